@@ -20,12 +20,12 @@ from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train import optimizers
 from elastic_tf.train.engine.checks import warn_if_unlike, warn_if_untrained
 from elastic_tf.train.engine.mixin import ElasticMixin
+from elastic_tf.train.head.placed import at_each, end_of, map_axes, with_head
 from elastic_tf.train.head.targets import of_loss, of_values
 from elastic_tf.train.inputs.batches import sample_shapes
 from elastic_tf.train.inputs.samples import Samples
 
 L = tf.keras.layers
-_ENDS = {tf.nn.softmax: "softmax", tf.nn.sigmoid: "sigmoid"}  # others have the name of Keras
 
 
 def finetune(
@@ -46,8 +46,9 @@ def finetune(
     """Fit a pre-trained network to new data, in `seconds` at most.
 
     The targets say what is learned: class numbers or rows with a single 1 are classes, other rows
-    of zeros and ones are labels that may go together, other numbers are values (regression). The
-    head gets as many outputs, and is solved in closed form. Batch
+    of zeros and ones are labels that may go together, other numbers are values (regression); a
+    network that gives maps or sequences learns one of these at each position. The head gets as many
+    outputs, and is solved in closed form. Batch
     normalisation uses its stored statistics; dropout and augmentation run as in training. Then
     `et.optimizers.shampoo` trains the last tensors, as many as fit into the time, at a rate that
     falls to zero as it ends, and the head is solved again. What lies before them is computed once
@@ -62,11 +63,13 @@ def finetune(
         model: built Keras network. Its last dense layer stays if it has a unit for each output and
             an end for them: linear; softmax for classes, sigmoid for labels. Else it is replaced
             where it is a classifier, by a softmax or sigmoid end or a compiled crossentropy; any
-            other end is features, for a new layer. Weights are shared with the result; a new head
-            is the result's own.
+            other end is features, for a new layer. A convolution that ends maps is replaced, too,
+            where it is a classifier or has a channel for each output. Weights are shared with the
+            result; a new head is the result's own.
         train: `Samples`; what `et.data.image_folder` gives; arrays (x, y), as the model takes them
-            and targets of shape (n,), (n, 1) or (n, outputs); or a finite `tf.data.Dataset` of such
-            samples or batches, read into memory once: random augmentation in it is drawn once, too.
+            and targets of shape (n,), (n, 1) or (n, outputs), with the axes of maps behind n; or a
+            finite `tf.data.Dataset` of such samples or batches, read into memory once: random
+            augmentation in it is drawn once, too.
         validation: arrays (x, y), or a `tf.data.Dataset` of batches, read into memory. None keeps
             the last weights, or the first head where training did harm.
         seconds: for everything. Where they do not suffice to train, the head alone is solved, on as
@@ -109,15 +112,16 @@ def finetune(
             "et.ElasticModel for several."
         )
     labels = np.asarray(samples.arrays[1])
-    labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
+    axes = map_axes(model, labels.shape)
+    labels = at_each(labels, axes)
     kind, outputs = _task(labels, loss)
     if class_weight is not None:
         samples = samples.weighted(class_weight)
     judged = None
     if validation is not None:
-        judged = _judged(validation, samples, labels, kind, outputs)
+        judged = _judged(validation, samples, axes, kind, outputs)
     known = {id(one) for one in model.weights}  # a new head's are not among them
-    network, has_logits = _with_head(model, outputs, kind, verbose=bool(verbose))
+    network, has_logits = with_head(model, outputs, kind, axes=axes, verbose=bool(verbose))
     warn_if_untrained(network)
     _warn_if_frozen(network)
     elastic = ElasticModel.from_model(network)
@@ -191,7 +195,7 @@ def _check_channels(model: tf.keras.Model, samples: Samples) -> None:
 
 def _warn_if_frozen(network: tf.keras.Model) -> None:
     """Say so where nothing can be trained but the last layer."""
-    dense, _ = _end(network)
+    dense, _ = end_of(network)
     others = [
         one
         for one in stack.layers_of(network)
@@ -206,9 +210,7 @@ def _warn_if_frozen(network: tf.keras.Model) -> None:
         )
 
 
-def _judged(
-    validation: Any, samples: Samples, labels: np.ndarray, kind: str, outputs: int
-) -> Samples:
+def _judged(validation: Any, samples: Samples, axes: int, kind: str, outputs: int) -> Samples:
     """The data to judge by, like those that are trained on."""
     is_pair = isinstance(validation, tuple) and len(validation) == 2
     ends = isinstance(validation, tf.data.Dataset) and (
@@ -230,13 +232,15 @@ def _judged(
             "Inputs of `validation` must be like those of `train`. Received: samples of shape "
             f"{shapes[0]}, and {shapes[1]} to train on."
         )
-    y = np.asarray(found.arrays[1])
-    y = y[:, 0] if y.shape[1:] == (1,) else y
+    y, labels = (np.asarray(one.arrays[1]) for one in (found, samples))
+    if not axes:
+        y, labels = at_each(y, 0), at_each(labels, 0)
     if y.shape[1:] != labels.shape[1:]:
         raise ValueError(
             "Targets of `validation` must be like those of `train`. Received: "
             f"shape {y.shape}, and {labels.shape} to train on."
         )
+    y = at_each(y, axes)
     if kind == "softmax" and y.ndim == 2 and (y.sum(axis=1).round(3) != 1).any():
         raise ValueError(
             "Rows of `validation` must be like those of `train`, of one class each. Received: rows "
@@ -258,9 +262,9 @@ def _task(y: np.ndarray, loss: Any) -> tuple[str, int]:
     arguments.numbered(y)
     if y.ndim not in (1, 2) or y.dtype.kind not in "iubf" or not np.isfinite(y).all():
         raise ValueError(
-            "The targets must be finite numbers of shape (samples,) or (samples, outputs). "
-            f"Received: {brief(y)} of shape {y.shape}. Compile and fit an et.ElasticModel for "
-            "others."
+            "The targets must be finite numbers of shape (samples,) or (samples, outputs), or such "
+            f"at each position of the network's maps. Received: {brief(y)} of shape {y.shape}. "
+            "Compile and fit an et.ElasticModel for others."
         )
     columns = y.shape[1] if y.ndim == 2 else 1
     told = loss is not None and (of_loss(loss) or (of_values(loss) and "linear"))
@@ -308,75 +312,3 @@ def _loss(given: Any, kind: str, labels: np.ndarray, has_logits: bool) -> Any:
     if not of_loss(given):
         return given  # one's own takes what the head gives
     return type(given).from_config({**given.get_config(), "from_logits": has_logits})
-
-
-def classifier_of(model: tf.keras.Model, classes: int) -> tf.keras.Model:
-    """A network with a new head of logits, in the place of its own; a ValueError if none can be."""
-    return _with_head(model, classes, "softmax", verbose=True, keeps=False)[0]
-
-
-def _with_head(
-    model: tf.keras.Model, outputs: int, kind: str, *, verbose: bool, keeps: bool = True
-) -> tuple[tf.keras.Model, bool]:
-    """The network with so many outputs, and whether these are logits; a head that fits may stay."""
-    stack.keras_model("model", model)
-    ends = stack.graph_ends(model)
-    if ends is None and not hasattr(model, "output_shape"):
-        raise ValueError(
-            "The network must be a functional or sequential model. Received: "
-            f"'{model.name}' of type {type(model).__name__}. Make one of it: "
-            "x = tf.keras.Input(...); network = tf.keras.Model(x, model(x))."
-        )
-    is_single = isinstance(model.output_shape, tuple)
-    shape = tf.TensorShape(model.output_shape) if is_single else model.output_shape
-    dense, end = _end(model)
-    if dense is not None and (not is_single or dense.units != shape[-1] or shape.rank != 2):
-        dense = None
-    if keeps and dense is not None and dense.units == outputs and end in ("linear", kind):
-        if ends is not None:  # to be compiled anew
-            model = tf.keras.Model(*ends, name=model.name)
-        return model, end == "linear"
-    is_classifier = end in ("softmax", "sigmoid") or (
-        dense is not None
-        and (of_loss(getattr(model, "loss", None)) or (not keeps and dense in model.layers))
-    )
-    if ends is None or not is_single or (is_classifier and dense not in model.layers):
-        raise ValueError(
-            f"The network must end in a dense layer of {outputs} outputs, or in features. "
-            f"Received: '{model.name}' with outputs of {shape}, a {end} end. Give it a new one: "
-            f"tf.keras.layers.Dense({outputs})."
-        )
-    inputs, features = ends
-    if is_classifier:
-        features = dense.input
-    elif dense is not None and end == "linear" and verbose:
-        way = "give the network that was made before it"
-        if dense in model.layers:
-            way = f"give tf.keras.Model(network.input, network.get_layer({dense.name!r}).input)"
-        print(
-            f"The {dense.units} outputs of '{dense.name}' are taken for features. To replace that "
-            f"layer, {way}.",
-            flush=True,
-        )
-    if len(features.shape) in (3, 4):
-        pooling = L.GlobalAveragePooling1D if len(features.shape) == 3 else L.GlobalAveragePooling2D
-        features = pooling()(features)
-    head = L.Dense(outputs, name="new_head")(features)
-    return tf.keras.Model(inputs, head, name=model.name), True
-
-
-def _end(model: tf.keras.Model) -> tuple[Any, str]:
-    """The dense layer at the end, None if there is none, and the last activation behind it."""
-    end = "linear"
-    for layer in reversed(stack.layers_of(model)):
-        holds = len(stack.layers_of(layer)) > 1
-        if not layer.built or holds or isinstance(layer, L.InputLayer):
-            continue
-        if not isinstance(layer, (L.Softmax, L.Activation, L.Dense)):
-            break
-        kind = getattr(layer, "activation", tf.nn.softmax)
-        if end == "linear":
-            end = str(_ENDS.get(kind) or getattr(kind, "__name__", "custom"))
-        if isinstance(layer, L.Dense):
-            return layer, end
-    return None, end

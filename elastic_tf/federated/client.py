@@ -155,10 +155,10 @@ def head(
     """
     config, dense = _config(message), dense_layer(model, layer)
     with _received(message, model) as base:
-        features, y, weight = collect(model, dense, samples, quarter_of_memory())
+        features, y, weight, each = collect(model, dense, samples, quarter_of_memory())
     kind = targets.kind(model, dense, y)
     features, wanted = features[:], targets.wanted(y, dense.units, kind)
-    held = np.arange(len(wanted)) % samples.count % HELD == HELD - 1
+    held = np.arange(len(wanted)) // each % samples.count % HELD == HELD - 1
     places = {id(one): k for k, one in enumerate(model.weights)}
     bias = places[id(dense.bias)] if dense.use_bias else -1
     told = {"kernel": places[id(dense.kernel)], "bias": bias, "kind": kind}

@@ -158,6 +158,14 @@ def test_a_run_goes_on_from_another_place_and_with_other_words_for_it(arrays, tm
     assert [epoch["epoch"] for epoch in run.history] == [1, 2] and run.result["epochs"] == 2
 
 
+def test_a_training_that_gets_no_better_ends_early(arrays, tmp_path):
+    more = "--method full --patience 2 --schedule constant --learning-rate 1e-12 --validation 0.3"
+    given = words(arrays, tmp_path / "run", f"{more} --epochs 9")
+    run = train.main(given)
+    assert len(run.history) == run.result["epochs"] == 3 and run.config["settings"]["epochs"] == 9
+    assert train.main(given).result == run.result
+
+
 def test_seconds_take_the_place_of_rho_and_nothing_is_measured_before(arrays, tmp_path, capsys):
     given = words(arrays, tmp_path / "run", "--method elastic --seconds 600 --epochs 2")
     run = train.main(given)
@@ -243,6 +251,8 @@ def test_train_keeps_to_memory(arrays, tmp_path):
         ("--memory 1MiB", "`memory` needs `profile` with elastic_loss.*'1MiB' alone"),
         ("--rho 0.5 --seconds 9", "beside `seconds`.*Received: rho=0.5 and seconds=9"),
         ("--seconds 9", "for the method elastic. Received: seconds=9 for elastic_loss"),
+        ("--seconds 9 --patience 2", "beside `seconds`.*Received: patience=2 and seconds=9"),
+        ("--patience 2 --validation 0", "patience=2 and validation=0"),
     ],
 )
 def test_train_refuses_options_that_do_not_fit(more, received, arrays, elastic, tmp_path):

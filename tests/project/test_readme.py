@@ -59,6 +59,24 @@ def test_three_lines_run(names, capsys):
     assert "Epoch 12/12" in said
 
 
+def test_a_folder_is_learned_in_python(names):
+    rng = np.random.default_rng(0)
+    for k in range(36):
+        path = Path("images", "dark" if k % 2 else "light", f"{k}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture = np.clip(rng.normal(80 if k % 2 else 170, 9, (9, 9, 3)), 0, 255)
+        tf.keras.utils.save_img(path, picture, scale=False)
+    layers = [tf.keras.layers.Input((16, 16, 3)), tf.keras.layers.Rescaling(1 / 255)]
+    layers += [tf.keras.layers.Conv2D(4, 3), tf.keras.layers.GlobalAveragePooling2D()]
+    names |= {"et": et, "tf": tf, "network": tf.keras.Sequential(layers)}
+    code = blocks(README, "python")[2].replace("FOLDER", "images").replace("=128", "=16")
+    exec(code.replace("batch_size=16", "batch_size=4"), names)
+    assert names["model"].evaluate(names["data"].test, verbose=0)[1] == 1.0
+    kept = tf.keras.models.load_model("mine.keras")
+    x, _ = next(iter(names["data"].test))
+    np.testing.assert_allclose(kept(x), names["model"](x, training=False), rtol=1e-4, atol=1e-4)
+
+
 def test_options_of_the_callback_run(names, capsys):
     model = et.ElasticModel.from_model(names["keras_model"])
     model.compile("adam", names["loss"])

@@ -59,6 +59,12 @@ class Settings(options.Adaptation):
         None, help="learning rate at its highest; 3.5e-4 if left out", check=checks.rate
     )
     schedule: str = option("cosine", help="of the learning rate", choices=("cosine", "constant"))
+    patience: int | None = option(
+        None,
+        help="end after so many epochs without better validation accuracy; best with a constant "
+        "schedule, for a cosine is made for all epochs",
+        check=checks.count,
+    )
     balanced: bool = option(False, help="weigh each class alike, however many images it has")
     skip_bad_images: bool = option(False, help="train on the rest where a file is no image")
     seed: int = option(
@@ -80,7 +86,7 @@ class Settings(options.Adaptation):
 
 def _seconds_alone(settings: Settings) -> None:
     """Refuse what says how to train beside `seconds`, which does."""
-    for name in ("rho", "memory"):
+    for name in ("rho", "memory", "patience"):
         if (value := getattr(settings, name)) is not None:
             raise ValueError(
                 f"`{name}` has no place beside `seconds`, from which follows what is trained. "
@@ -102,6 +108,11 @@ def main(arguments: Sequence[str] | None = None) -> runs.Run:
         options.no_budget(settings.method, **settings.budget)
     if settings.seconds is not None:
         _seconds_alone(settings)
+    if settings.patience is not None and not settings.validation:
+        raise ValueError(
+            "`patience` needs validation images, for the test images must not choose. Received: "
+            f"patience={settings.patience} and validation=0. Leave one of them out."
+        )
     directory(settings.out)
     profile = None if settings.profile is None else TimingProfile.load(settings.profile)
     from elastic_tf.app.commands.training import work

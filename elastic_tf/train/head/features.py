@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +21,7 @@ from elastic_tf.train.inputs.batches import is_batched
 from elastic_tf.train.inputs.samples import Samples
 
 _BATCH = 64  # rows in a pass
+_POSITIONS = 16  # of the map of a sample: its features are much alike
 _SOLVING = 0.3  # seconds of the closed form / of the features: 0.13 of MobileNet, 0.24 of V2
 
 
@@ -56,7 +58,7 @@ def head_tensors(model: tf.keras.Model) -> np.ndarray:
 
 
 def _before(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> Callable[[Any], list[Any]]:
-    """From a batch of inputs to what the dense layer is given, float32, (n, width), and outputs."""
+    """From a batch of inputs to what the dense layer is given, float32, and outputs."""
 
     def read(inputs: Any) -> list[tf.Tensor]:
         given: list[tf.Tensor] = []
@@ -68,11 +70,11 @@ def _before(model: tf.keras.Model, dense: tf.keras.layers.Dense) -> Callable[[An
 
         with attributes(dense, call=listening):
             outputs = frozen_pass(model, inputs, training=False)
-        if len(given) != 1 or given[0].shape.rank != 2:
+        if len(given) != 1:
             shapes = [tuple(one.shape) for one in given]
             raise ValueError(
-                "The head must be called once, on one vector per sample. Received: layer "
-                f"'{dense.name}' called on {shapes}. Name another one as `layer`."
+                f"The head must be called once. Received: layer '{dense.name}' called on {shapes}. "
+                "Name another one as `layer`."
             )
         return [tf.cast(given[0], tf.float32), *tf.nest.flatten(outputs)]
 
@@ -94,13 +96,14 @@ def collect(
     data: Samples | tf.data.Dataset,
     memory: int,
     until: float | None = None,
-) -> tuple[Any, np.ndarray, np.ndarray]:
+) -> tuple[Any, np.ndarray, np.ndarray, int]:
     """Features, targets and weights of all samples; features beyond `memory` as `Rows` of a file.
 
-    In a `fit` on these samples the features follow from what is kept of them, where something is.
+    Of maps, as many positions of each sample as the last number says. In a `fit` on these samples
+    the features follow from what is kept of them, where something is.
     """
-    parts, spilled = list[np.ndarray](), None
-    targets, weights, held, count = [], [], 0, 0
+    parts, spilled, rng = list[np.ndarray](), None, np.random.default_rng(0)
+    targets, weights, held, count, each = [], [], 0, 0, 1
     for (part, *_), y, *given in _read(model, dense, data, until):
         if not np.isfinite(part).all():
             raise ValueError(
@@ -108,8 +111,12 @@ def collect(
                 f"{count} to {count + len(part) - 1}. Check the images and the weights of the "
                 "model."
             )
-        targets.append(np.asarray(y))
-        weights.append(np.asarray(given[0], np.float64) if given else np.ones(len(part)))
+        y, weight = np.asarray(y), np.asarray(given[0] if given else np.ones(len(part)), np.float64)
+        if part.ndim > 2:
+            each = min(math.prod(part.shape[1:-1]), _POSITIONS)
+            part, y, weight = _at_positions(dense, part, y, weight, each, rng)
+        targets.append(y)
+        weights.append(weight)
         parts.append(part)
         count, held = count + len(part), held + part.nbytes
         if held > memory:
@@ -126,7 +133,33 @@ def collect(
         )
     if not weight.any():
         raise ValueError("`sample_weight` must be above 0 somewhere. Received: zeros only.")
-    return spilled or np.concatenate(parts), np.concatenate(targets), weight
+    return spilled or np.concatenate(parts), np.concatenate(targets), weight, each
+
+
+def _at_positions(
+    dense: tf.keras.layers.Dense,
+    part: np.ndarray,
+    y: np.ndarray,
+    weight: np.ndarray,
+    each: int,
+    rng: np.random.Generator,
+) -> list[np.ndarray]:
+    """Features (n * each, width), targets and weights, of so many positions of each map."""
+    rows, axes = len(part), part.shape[1:-1]
+    if y.shape[: part.ndim - 1] != part.shape[:-1]:
+        raise ValueError(
+            "The head must be called on one vector per sample, or have a target at each position. "
+            f"Received: layer '{dense.name}' called on {part.shape[1:]}, targets of shape "
+            f"{y.shape[1:]}. Name another one as `layer`."
+        )
+    chosen = rng.random((rows, math.prod(axes))).argsort(axis=1)[:, :each]
+
+    def at(values: np.ndarray) -> np.ndarray:
+        flat = values.reshape(rows, -1, *values.shape[part.ndim - 1 :])
+        return flat[np.arange(rows)[:, None], chosen].reshape(-1, *flat.shape[2:])
+
+    is_whole = weight.shape == part.shape[:-1]
+    return [at(part), at(y), at(weight) if is_whole else np.repeat(weight, each, axis=0)]
 
 
 def _read(

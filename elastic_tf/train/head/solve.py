@@ -63,7 +63,8 @@ def solve_head(
     """Set the weights of a dense layer to the best linear head, in closed form.
 
     Everything before the layer runs once, in inference mode, and stays as it is; what it gives is
-    kept in memory up to 1 GiB, at most a quarter of the machine's, beyond in a file. A layer whose
+    kept in memory up to 1 GiB, at most a quarter of the machine's, beyond in a file. Of maps with a
+    target at each position, 16 positions of each sample are drawn. A layer whose
     activation or whose compiled loss is that of classes gets logits: ridge regression on their
     indicators, scaled by likelihood. Any other is regression, of one or more outputs.
 
@@ -85,13 +86,13 @@ def solve_head(
         ValueError: there is no such layer, or data do not fit it; the model is as it was.
     """
     started = time.perf_counter()
-    dense, memory, groups = dense_layer(model, layer), min(_MEMORY, quarter_of_memory()), None
+    dense, memory = dense_layer(model, layer), min(_MEMORY, quarter_of_memory())
     if not isinstance(x, (Samples, tf.data.Dataset)):
         x = Samples(x, y, sample_weight=sample_weight, batch_size=1)
-    features, y, weight = collect(model, dense, x, memory, until)
-    if isinstance(x, Samples) and x.views > 1:
-        rows = np.arange(len(features))
-        groups = rows % x.count if until is None else rows // x.views  # as they were read
+    features, y, weight, each = collect(model, dense, x, memory, until)
+    groups = np.arange(len(features)) // each  # numbers of samples, as they were read
+    if isinstance(x, Samples):
+        groups = groups % x.count if until is None else groups // x.views
     kind = targets.kind(model, dense, y)
     wanted = targets.wanted(y, dense.units, kind)
     found = ridge.Ridge(
@@ -111,7 +112,7 @@ def solve_head(
         scale=head.scale,
         accuracy=targets.accuracy(head.left_out, wanted, weight, kind),
         error=float(np.average(errors, weights=weight)),
-        samples=len(wanted),
+        samples=len(wanted) // each,
         seconds=time.perf_counter() - started,
         start=head.start,
     )

@@ -237,6 +237,9 @@ class _Training:
         callbacks.append(recording.Recorder(run, clock, *choosers, **head))
         if data.validation is not None:
             callbacks.append(self._kept)
+        if settings.patience is not None:
+            patience = settings.patience
+            callbacks.append(tf.keras.callbacks.EarlyStopping("val_accuracy", patience=patience))
         if self._method.can_go_on:
             backup = et.Backup(run.path / _BACKUP, nan="ignore")
             if choosers:
