@@ -35,9 +35,8 @@ class Samples:
 
     What lies before the first trained tensor is then computed once for each sample.
 
-    A row is a sample in one of its views. Without augmentation there is one view of each sample.
-    With it there are `views` of them, drawn once and then fixed: epoch e trains on view e mod
-    `views`. Rows are put together in batches of one size; those left over are drawn in another
+    A row is a sample in one of its views. Without augmentation there is one; with it there are
+    `views`, drawn once and then fixed: epoch e trains on view e mod `views`. Rows are put together in batches of one size; those left over are drawn in another
     epoch, for each has its own order.
 
     Args:
@@ -48,7 +47,8 @@ class Samples:
         batch_size: rows in a step; where there are fewer samples, all of them.
         shuffle: whether each epoch has an order of its own, drawn from `seed`.
         seed: of the orders and views.
-        augment: function (x of one sample, seed of shape (2,)) -> x, of stateless random ops.
+        augment: function (x of one sample, seed of shape (2,)) -> x, of stateless random ops; where
+            targets are maps, one that leaves pixels in their places.
         views: augmented versions of each sample.
         memory: bytes of memory for what is computed once of all rows (see
             `ElasticMixin.cache_prefix`); beyond, it is kept in a temporary file. 0 computes
