@@ -36,8 +36,8 @@ class Samples:
     What lies before the first trained tensor is then computed once for each sample.
 
     A row is a sample in one of its views. Without augmentation there is one; with it there are
-    `views`, drawn once and then fixed: epoch e trains on view e mod `views`. Rows are put together in batches of one size; those left over are drawn in another
-    epoch, for each has its own order.
+    `views`, drawn once and then fixed: epoch e trains on view e mod `views`. Rows are put together
+    in batches of one size; those left over are drawn in another epoch, for each has its own order.
 
     Args:
         x: inputs with samples first, nested as the model takes them; or a finite `tf.data.Dataset`
