@@ -113,6 +113,8 @@ def finetune(
         )
     labels = np.asarray(samples.arrays[1])
     axes = map_axes(model, labels.shape)
+    if axes:
+        _check_map_weights(samples, axes, class_weight)
     labels = at_each(labels, axes)
     kind, outputs = _task(labels, loss)
     if class_weight is not None:
@@ -175,6 +177,21 @@ def _check_inputs(model: tf.keras.Model, samples: Samples) -> None:
     _check_channels(model, samples)
     _check_finite(samples)
     warn_if_unlike(model, samples.take(np.arange(min(samples.batch_size, samples.rows)))[0])
+
+
+def _check_map_weights(samples: Samples, axes: int, class_weight: Any) -> None:
+    """Refuse weights that Keras would put to the wrong axis of maps, or fail on."""
+    shape = tuple(samples.arrays[1].shape)
+    if class_weight is not None and len(shape) == 1 + axes:
+        raise ValueError(
+            "Class numbers of maps must have a last axis where classes have weights. Received: "
+            f"targets of shape {shape}. Give y[..., None]."
+        )
+    if len(samples.arrays) == 3 and samples.arrays[2].shape != shape[: 1 + axes]:
+        raise ValueError(
+            f"Weights must be those of each position, of shape {shape[: 1 + axes]}. Received: "
+            f"{tuple(samples.arrays[2].shape)}. Repeat them: np.broadcast_to."
+        )
 
 
 def _check_channels(model: tf.keras.Model, samples: Samples) -> None:

@@ -147,6 +147,25 @@ def test_targets_of_another_size_are_refused():
         et.finetune(smaller, (x, y[:, 1:-1, 1:-1]), verbose=0)
 
 
+def test_weights_of_maps_are_those_of_each_position():
+    (x, y), given = pixels(), network(sizes=(8, 8))
+    column, weights = y[..., None], {0: 1.0, 1: 9.0, 2: 1.0}
+    with pytest.raises(ValueError, match=r"must have a last axis.*\(40, 8, 8\).*y\[..., None\]"):
+        et.finetune(given, (x, y), class_weight=weights, verbose=0)
+    with pytest.raises(ValueError, match=r"of shape \(40, 8, 8\). Received: \(40,\)"):
+        et.finetune(given, (x, y, np.ones(40)), verbose=0)
+    options = {"seconds": 60, "epochs": 1, "verbose": 0}
+    said = []
+    for data, more in [
+        ((x, column), {}),
+        ((x, column), {"class_weight": weights}),
+        ((x, y, np.where(y == 1, 9.0, 1.0)), {}),
+    ]:
+        found = et.finetune(network(sizes=(8, 8)), data, **options, **more)
+        said.append(np.mean(found.predict(x, verbose=0).argmax(axis=-1) == 1))
+    assert said[1] > said[0] + 0.1 and said[2] == pytest.approx(said[1], abs=0.02)
+
+
 def test_axes_are_those_of_maps_with_a_target_at_each_position():
     maps, sequences = network(sizes=(8, 8)), tf.keras.Sequential([L.Input((5, 2)), L.Dense(4)])
     pooled = network(L.GlobalAveragePooling2D())
