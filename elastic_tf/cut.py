@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.graph import READS, captured, has_state, made, nodes_of, reach, reached_from, takes
-from elastic_tf.stack import trainable, wrap_function
+from elastic_tf.stack import trainable
 
 _FOLDED = {"FusedBatchNormV3": "BiasAdd"}  # what a normalisation ends in, and ends in folded
 
@@ -45,6 +45,7 @@ def find_cut(
     inputs: Sequence[tf.Tensor],
     results: Sequence[tf.Tensor],
     trained: Collection[tf.Variable],
+    ends: Collection[int] | None = None,
 ) -> Cut:
     """The cut of a graph that was traced for inputs of a fixed batch size.
 
@@ -55,6 +56,7 @@ def find_cut(
         inputs: what holds the samples, each (batch, ...).
         results: what the function will return.
         trained: variables that change while the cut is in use.
+        ends: ids of the tensors that it may lie on, beside the inputs. None: any.
     """
     batch = inputs[0].shape[0]
     sources = {tensor.op for tensor in inputs}
@@ -77,14 +79,15 @@ def find_cut(
             or any(user in nodes and user not in prefix for user in tensor.consumers())
         ]
         # what has no row for each sample (a sum over the batch, a shape) is computed in the step
-        without_rows = {
-            tensor.op
-            for tensor in crossing
-            if tensor.op not in sources and (not tensor.shape.rank or tensor.shape[0] != batch)
+        not_here = {
+            one.op
+            for one in crossing
+            if one.op not in sources
+            if not (one.shape.rank and one.shape[0] == batch and (not ends or id(one) in ends))
         }
-        if not without_rows:
+        if not not_here:
             break
-        varying |= without_rows
+        varying |= not_here
     behind = reach((tensor.op for tensor in crossing), lambda op: nodes[op].inputs)
     reads = frozenset(
         id(outside)
@@ -125,7 +128,28 @@ def between(
     graph: Any, given: Sequence[tf.Tensor], taken: Sequence[tf.Tensor]
 ) -> Callable[..., list[tf.Tensor]]:
     """The ops of a traced graph between some tensors and others, as a function."""
-    whole = wrap_function.WrappedFunction(graph, wrap_function.VariableHolder())
-    # without a signature each call first fails, and writes its tensors out for the error: 20 ms
-    specs = [tf.TensorSpec(one.shape, one.dtype, f"given_{k}") for k, one in enumerate(given)]
-    return whole.prune(given, taken, input_signature=(tuple(specs), {}))
+    starts = {tensor.name for tensor in given}
+
+    def makers(tensors: Iterable[tf.Tensor]) -> list[tf.Operation]:
+        return [tensor.op for tensor in tensors if tensor.name not in starts]
+
+    needed = reach(makers(taken), lambda op: makers(op.inputs) + op.control_inputs)
+    used = {tensor.name for op in needed for tensor in op.inputs}
+    held = {inside.name: outside for outside, inside in graph.captures if inside.name in used}
+    names = {op.name for op in needed} - {name.partition(":")[0] for name in held}
+    whole = graph.as_graph_def()
+    part = tf.compat.v1.GraphDef(library=whole.library, versions=whole.versions)
+    part.node.extend(node for node in whole.node if node.name in names)
+
+    def run(*values: tf.Tensor) -> list[tf.Tensor]:
+        capture = tf.compat.v1.get_default_graph().capture
+        found = {tensor.name: value for tensor, value in zip(given, values)}
+        known = {name: capture(outside) for name, outside in held.items()}
+        known |= {name: value for name, value in found.items() if name in used}
+        rest = [tensor.name for tensor in taken if tensor.name not in found]
+        made = tf.graph_util.import_graph_def(part, known, rest, name="")
+        found |= zip(rest, made)
+        return [found[tensor.name] for tensor in taken]
+
+    specs = [tf.TensorSpec(one.shape, one.dtype) for one in given]
+    return tf.function(run, specs, autograph=False).get_concrete_function()

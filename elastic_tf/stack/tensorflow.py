@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.autograph.core import config as autograph
 from tensorflow.python.eager import context as context
-from tensorflow.python.eager import wrap_function as wrap_function
 from tensorflow.python.framework import op_def_registry as op_def_registry
 from tensorflow.python.framework.function_def_to_graph import (
     function_def_to_graph as function_def_to_graph,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments
+from elastic_tf import arguments, stack
 from elastic_tf.choose.budget.ledger import Pace
 from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile
 from elastic_tf.choose.budget.remembered import recalled
@@ -45,7 +45,6 @@ from elastic_tf.train.inputs.samples import READ, Samples, read
 
 RATE = 3.5e-4  # of Shampoo at its highest, whatever is trained
 WARM_UP = 0.15  # of the time: the rate rises
-_LEAST = 0.16  # of a full step: a small share, for a first guess
 # More time goes first into more tensors, each sample seen _FEW times, up to this share of a full
 # step; then into more epochs; when there are all of them, into more tensors again.
 _SHARE, _FEW = 0.4, 1.3
@@ -58,8 +57,8 @@ _KEEPING = 0.25
 _LEAST_EPOCHS = 0.05  # of full training: 0.7 to 2.8 points on four image sets
 # Passes over all samples that compute what is kept, and the head from it, twice: so many, and so
 # many times the share that is trained; and traces that they take. MobileNet 1.6 passes at 0.15 and
-# 1.9 at 0.4, MobileNetV2 1.6 at 0.12.
-_PASSES, _TRACES = (1.4, 1.2), 2.0
+# 1.9 at 0.4, MobileNetV2 1.6 at 0.12; 1.1 to 2, 0.5 to 0.9 traces, ResNet50 about 1.
+_PASSES, _TRACES = (1.4, 1.2), 1.2
 _SPARE, _LATE = 0.01, 0.02  # of the seconds: spared; as much later it may end
 _GIVEN, _HEAD = "the network as given", "the solved head"
 
@@ -146,7 +145,7 @@ class Course(tf.keras.callbacks.Callback):
         views = max(min(int(_KEEPING * self.left / passes), samples.views), 1)
         self._samples = samples = samples.of_views(views)
         self._passing = row * samples.rows
-        around = self._around(_LEAST, is_traced=True)  # at least: the clock tells the rest
+        around = self._around(0.0)  # at least: the clock tells the rest
         self._epoch = 1e-6 * self.profile.t_full * samples.steps  # seconds of full training
         self._tell("Solving the head", row * samples.rows)
         if self.left - around < _LEAST_EPOCHS * self._epoch:
@@ -157,7 +156,8 @@ class Course(tf.keras.callbacks.Callback):
         callbacks = [self, *self._others]
         model._elastic.forward = forward
         try:
-            model.fit(samples, epochs=self._epochs, verbose=self._verbose, callbacks=callbacks)
+            with stack.optimized_once():
+                model.fit(samples, epochs=self._epochs, verbose=self._verbose, callbacks=callbacks)
         except _TooLate:
             rest = self._ending + first_step_seconds(model, self.share)
             self._warn(rest + _LEAST_EPOCHS * self._epoch)
@@ -269,10 +269,10 @@ class Course(tf.keras.callbacks.Callback):
         if self._validation is not None or not is_good:
             self.model.set_weights(self._weights)
 
-    def _around(self, share: float, *, is_traced: bool = False) -> float:
-        """Seconds of beginning and ending at a share of a full step; traced: all but the step."""
+    def _around(self, share: float) -> float:
+        """Seconds of beginning and ending at a share of a full step, on a straight line."""
         passes = (_PASSES[0] + _PASSES[1] * share) * (self._passing + self._judging)
-        traces = (not is_traced) * _TRACES * self.model._elastic.tracing
+        traces = _TRACES * self.model._elastic.tracing
         return passes + traces + first_step_seconds(self.model, share)
 
     def _listen(self, is_on: bool) -> None:
@@ -310,12 +310,13 @@ class Course(tf.keras.callbacks.Callback):
         """Set the plan; the passes over the samples that there is time for, at most."""
         profile, model = self.profile, self.model
         assert model._elastic.rows is not None
-        share = _LEAST
-        for _ in range(2):  # more is traced where more is trained
-            training = max(self.left - self._around(share), 0.0)
-            whole = max(training / self._epoch, _LEAST_EPOCHS)  # epochs of full training
-            passes = min(max(whole / _SHARE, _FEW), self._epochs)
-            share = min(whole / passes, 1.0)
+        least, most = self._around(0.0), self._around(1.0)
+        left, more = max(self.left - least, 0.0), most - least
+        few = min(_FEW, self._epochs)
+        of_few, of_all = (left / (n * self._epoch + more) for n in (few, self._epochs))
+        share = max(min(of_few, max(_SHARE, of_all), 1.0), _LEAST_EPOCHS / few)
+        training = max(left - more * share, 0.0)
+        passes = min(training / (share * self._epoch), self._epochs)
         epochs = max(math.ceil(passes), self._samples.views + 1)  # heads take them, too
         if model._elastic.rows.keeps(epochs):
             profile = profile.with_cached_prefix()

@@ -85,12 +85,12 @@ def first_step_seconds(model: Any, share: float) -> float:
     """Of tracing and optimizing a step that takes this share of a full one, before it runs.
 
     Over the seconds of tracing a forward pass with Keras 3, MobileNet, MobileNetV2,
-    EfficientNetV2-B0, ViT-Ti and ResNet50 took by Shampoo, of the layers behind what is kept, at
-    0.15, 0.4, 0.7 and of all 2 to 4, 4 to 8, 8 to 12 and 10 to 16; by Adam 2 to 3 at 0.15, 3 to 5
-    at 0.4, and of all layers, at 0.3, 0.6 and 1, 3 to 4, 4 to 6 and 6 to 10.
+    EfficientNetV2-B0 and ResNet50 took by Shampoo, of the layers behind what is kept, at 0.1, 0.4
+    and of all 1.1 to 3.8, 2.4 to 4.8 and 5.8 to 10.5; by Adam, of ViT-Ti too, 2 to 3 at 0.15, 3 to
+    5 at 0.4, and of all layers, at 0.3, 0.6 and 1, 3 to 4, 4 to 6 and 6 to 10.
     """
     model.tensors  # noqa: B018  whose order takes such a trace
-    least, more = (1.5, 12.0) if _whitens(model) else (2.0, 5.0)
+    least, more = (1.5, 8.0) if _whitens(model) else (2.0, 5.0)
     return (least + more * share) * float(model._elastic.tracing)
 
 

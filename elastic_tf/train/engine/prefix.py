@@ -77,7 +77,14 @@ class Forward:
 
     def cut(self, trained: Collection[tf.Variable]) -> Cut:
         """Where what is before depends on none of these variables."""
-        return find_cut(self.graph, self.inputs, self.graph.outputs, trained)
+        whole = self.graph, self.inputs, self.graph.outputs, trained
+        found, results = find_cut(*whole), {*map(id, self._results)}
+        if self._layers and not results.issuperset(map(id, found.tensors)):
+            # inside a layer, as a dropout that scales before it draws, which inference does not: at
+            # results of layers, where no more weights lie behind these
+            before = find_cut(*whole, results)
+            found = before if before.reads == found.reads else found
+        return found
 
     def behind(self, cut: Cut) -> tf.keras.Model | None:
         """A model of the layers behind a cut; None where the cut is not made of their results."""
