@@ -122,6 +122,7 @@ def finetune(
     judged = None
     if validation is not None:
         judged = _judged(validation, samples, axes, kind, outputs)
+        _check_ids(model, judged)
     known = {id(one) for one in model.weights}  # a new head's are not among them
     network, has_logits = with_head(model, outputs, kind, axes=axes, verbose=bool(verbose))
     warn_if_untrained(network)
@@ -175,6 +176,7 @@ def _check_inputs(model: tf.keras.Model, samples: Samples) -> None:
             f"{texts[0][0].numpy()!r}. Read files first: et.data.image_folder."
         )
     _check_channels(model, samples)
+    _check_ids(model, samples)
     _check_finite(samples)
     warn_if_unlike(model, samples.take(np.arange(min(samples.batch_size, samples.rows)))[0])
 
@@ -208,6 +210,22 @@ def _check_channels(model: tf.keras.Model, samples: Samples) -> None:
             f"Inputs must be images as '{model.name}' takes them, {tuple(takes)}. Received: "
             f"samples of shape {tuple(shape)}.{hint}"
         )
+
+
+def _check_ids(model: tf.keras.Model, samples: Samples) -> None:
+    """Refuse token ids that an embedding has no row for; a GPU would take zeros for them."""
+    inputs = getattr(model, "inputs", None) or []
+    for taken, part in zip(inputs, tf.nest.flatten(samples.arrays[0])):
+        for layer in stack.layers_behind(taken._keras_history[0]):
+            if isinstance(layer, L.Embedding) and part.dtype != tf.string:
+                low, high = int(tf.reduce_min(part)), int(tf.reduce_max(part))
+                rows = layer.input_dim
+                if low < 0 or high >= rows:
+                    raise ValueError(
+                        f"Token ids must be from 0 to {rows - 1}, for '{layer.name}' has {rows} "
+                        f"rows. Received: {low} to {high}. Give an unknown word the id that "
+                        "pre-training gave it."
+                    )
 
 
 def _warn_if_frozen(network: tf.keras.Model) -> None:

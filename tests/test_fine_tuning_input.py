@@ -275,3 +275,16 @@ def test_a_network_that_is_frozen_is_named():
     network.trainable = True
     network.layers[1].trainable = False  # some of it may be
     assert len(et.finetune(network, images(), seconds=300, epochs=1, verbose=0).tensors) == 4
+
+
+@pytest.mark.parametrize(("wrong", "place"), [(50, "train"), (-1, "train"), (50, "validation")])
+def test_token_ids_without_a_row_are_refused(wrong, place):
+    words, width = L.Input((6,), dtype="int32"), 20
+    x = L.GlobalAveragePooling1D()(L.Embedding(width, 4)(words))
+    model = tf.keras.Model(words, L.Dense(2)(x))
+    ids = {name: np.arange(48).reshape(8, 6) % width for name in ("train", "validation")}
+    ids[place][3, 2] = wrong
+    given = [(one, np.arange(8) % 2) for one in ids.values()]
+    low, high = min(wrong, 0), max(wrong, width - 1)
+    with pytest.raises(ValueError, match=f"from 0 to 19, .* 20 rows. Received: {low} to {high}"):
+        et.finetune(model, *given, seconds=9)

@@ -17,7 +17,7 @@ import pytest
 
 from elastic_tf import __main__ as program
 from elastic_tf.app import zoo
-from elastic_tf.app.commands import commandline, options
+from elastic_tf.app.commands import commandline, options, train
 from elastic_tf.app.commands.commandline import option, parse, words_of
 from elastic_tf.app.commands.training import sources
 from elastic_tf.app.data.pipelines import AUGMENTATIONS
@@ -94,6 +94,13 @@ def test_refusals_and_missing_files_are_one_line_and_other_errors_keep_their_tra
         assert said.startswith("error: ") and word in said and said.count("\n") == 1
     with pytest.raises(ValueError, match="three"):
         commandline.run(Mock(side_effect=ValueError("three")))
+
+
+def test_refusals_have_the_names_of_options(capsys):
+    for words in ("--rho 0 --out o --data digits", "--input-size 0 --out o --data digits"):
+        with pytest.raises(SystemExit, match="2"):
+            commandline.run(lambda words=words: train.main(words.split()))
+        assert f"error: {words.split()[0]} must" in capsys.readouterr().err
 
 
 def test_an_interrupt_is_one_line_and_the_exit_code_of_a_shell(capsys):

@@ -17,6 +17,7 @@ Settings = TypeVar("Settings")
 _PACKAGE = Path(__file__).resolve().parents[2]
 _TYPES = {"str": str, "int": int, "float": float, "Path": Path}
 _REFUSED, _INTERRUPTED = 2, 130  # exit codes: argparse's, and a shell's after SIGINT
+_options: dict[str, str] = {}  # of the command that runs, by what errors call them
 
 
 def option(default: Any = dataclasses.MISSING, *, help: str, **more: Any) -> Any:
@@ -59,6 +60,7 @@ def parse(kind: type[Settings], description: str, arguments: Sequence[str] | Non
             name, options["metavar"] = field.name, options.pop("bare")
             del options["required"]
         parser.add_argument(name, **options)
+        _options[f"`{field.name}`"] = name
     found = vars(parser.parse_args(arguments))
     settings = kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
     for field in fields:
@@ -116,7 +118,8 @@ def run(main: Callable[[], Any]) -> None:
         ours = _PACKAGE in last.parents or last.parent == Path(sys.argv[0]).resolve().parent
         if not ours and not (isinstance(error, OSError) and error.filename is not None):
             raise
-        print("error: " + " ".join(str(error).split()), file=sys.stderr)
+        said = re.sub("`[a-z_]+`", lambda found: _options.get(found[0], found[0]), str(error))
+        print("error: " + " ".join(said.split()), file=sys.stderr)
         raise SystemExit(_REFUSED) from None
     except KeyboardInterrupt:
         said = "With the same options train --rho and compare go on, others begin anew."

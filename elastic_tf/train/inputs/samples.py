@@ -6,7 +6,7 @@ import copy
 import functools
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,13 +172,15 @@ class Samples:
         The first pass is epoch 0 again: the same `fit` draws the same orders.
         """
         self.epoch = 0
-        spec = tf.TensorSpec((self.steps, self.batch_size), tf.int64)
-        # TensorFlow never lets go of a generator
-        order = weakref.WeakMethod(self._order)
-        dataset = tf.data.Dataset.from_generator(
-            lambda: order()(),  # type: ignore[misc]
-            output_signature=spec,
-        ).unbatch()
+        # TensorFlow never lets go of what it calls
+        order, shape = weakref.WeakMethod(self._order), (self.steps, self.batch_size)
+
+        def of_epoch(_: tf.Tensor) -> tf.Tensor:
+            rows = tf.numpy_function(lambda: order()(), [], tf.int64)  # type: ignore[misc]
+            return tf.ensure_shape(rows, shape)
+
+        # by `from_generator` TensorFlow would have the memory of each step given back to the system
+        dataset = tf.data.Dataset.range(1).map(of_epoch).unbatch()
         options = tf.data.Options()
         options.autotune.enabled = False  # TensorFlow 2.15 may wait for its thread at each end
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(self.steps))
@@ -218,14 +220,14 @@ class Samples:
             samples = rows % self.count
             return tf.nest.map_structure(lambda part: tf.gather(part, samples), parts)
 
-    def _order(self) -> Iterator[np.ndarray]:
+    def _order(self) -> np.ndarray:
         """Rows of all steps of the next epoch: Python is called once for them."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         order = np.arange(self.count)
         if self.shuffle:
             order = np.random.default_rng((self.seed, epoch)).permutation(self.count)
         order = order[: self.steps * self.batch_size] + self.count * (epoch % self.views)
-        yield order.reshape(self.steps, self.batch_size)
+        return order.reshape(self.steps, self.batch_size)
 
 
 def read(dataset: tf.data.Dataset) -> tuple[Any, Any, Any]:
