@@ -1,9 +1,9 @@
 """How well the time model predicts steps, and how well the budget asked for is met.
 
 For each model: 24 random masks, their steps timed in turn with the full step, against what the
-profile predicts, what it would without the calibrating masks ("op times"), as a chain of t_dw and
-t_dy, and by the paper's formula (chain of op times as the profiler gives them, backward pass taken
-for twice the forward pass). Then the masks that the selector picks for four values of rho.
+profile predicts, as a chain of t_dw and t_dy, and by the paper's formula (chain of op times as the
+profiler gives them, backward pass taken for twice the forward pass). Then the masks that the
+selector picks for four values of rho.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from elastic_tf.train.inputs.batches import as_batch
 MASKS, ROUNDS = 24, 11
 RHOS = (0.4, 0.5, 0.6, 0.7)
 EPOCH_STEPS = 1500  # the epoch that costs are compared with
-PREDICTIONS = ("predicted", "op_times", "chain", "paper")
+PREDICTIONS = ("predicted", "chain", "paper")
 
 
 def main(names: Sequence[str] | None = None) -> dict[str, Any]:
@@ -89,11 +89,10 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
         model, batch = HUB[name]()
     else:
         model, batch = fresh(name, size, alpha=alpha), noise(size, seed=1)
-    rng = np.random.default_rng(1)  # the calibration was chosen on the masks of seed 0
+    rng = np.random.default_rng(1)
     started = time.perf_counter()
     profile = et.profile_model(model, *batch, repeats=15)
     profile_seconds = time.perf_counter() - started
-    op_times = et.profile_model(model, *batch, repeats=15, calibrate=False)
     paper = paper_profile(model, batch, profile.count)
 
     masks = [random_mask(rng, profile.count) for _ in range(MASKS)]
@@ -111,12 +110,10 @@ def measure(name: str, alpha: float, size: int) -> dict[str, Any]:
         "t_forward": profile.t_forward,
         "t_full": profile.t_full,
         "uncertainty": profile.uncertainty,
-        "calibration": profile.calibration,
         "profile_share_of_epoch": profile_seconds / epoch,
         "masks": [np.flatnonzero(mask) for mask in masks],
         "measured": ratios[:MASKS],
         "predicted": [profile.step_time(mask) / profile.t_full for mask in masks],
-        "op_times": [op_times.step_time(mask) / op_times.t_full for mask in masks],
         "chain": [chain_time(profile, mask) / profile.t_full for mask in masks],
         "paper": [chain_time(paper, mask) / paper.t_full for mask in masks],
         "achieved": dict(zip(map(str, RHOS), ratios[MASKS:])),
@@ -138,8 +135,7 @@ def paper_profile(model: et.ElasticModel, batch: tuple[Any, Any], count: int) ->
 
 
 COLUMNS = (
-    "model tensors:d sets:d share:.1% error:.3f bias:+.3f worst:.3f op_times:.3f op_bias:+.3f "
-    "chain:.3f paper:.3f profile:.2%"
+    "model tensors:d sets:d share:.1% error:.3f bias:+.3f worst:.3f chain:.3f paper:.3f profile:.1%"
 ).split()
 
 
@@ -155,8 +151,6 @@ def summary(name: str, data: dict[str, Any]) -> dict[str, Any]:
         "error": np.abs(off["predicted"]).mean(),
         "bias": off["predicted"].mean(),
         "worst": np.abs(off["predicted"]).max(),
-        "op_times": np.abs(off["op_times"]).mean(),
-        "op_bias": off["op_times"].mean(),
         "chain": np.abs(off["chain"]).mean(),
         "paper": np.abs(off["paper"]).mean(),
         "profile": data["profile_share_of_epoch"],

@@ -333,7 +333,7 @@ def measured():
     """A profile of `finetune`'s network."""
     x, y = images()
     model = et.finetune(features("vector"), (x, y), seconds=300, epochs=1, verbose=0)
-    return et.profile_model(model, x[:16], y[:16], repeats=2, calibrate=False)
+    return et.profile_model(model, x[:16], y[:16], repeats=2)
 
 
 def test_a_layer_inside_another_model_is_not_named_as_one_to_ask_for(capsys):

@@ -17,7 +17,6 @@ import numpy as np
 from elastic_tf.timing.cost_items import last_of
 
 SEGMENTS = 4  # parts of the model, of equal expected time: as many masks to time at most
-BESIDE_OPS = 2  # masks to time where op times say the rest
 CELLS = SEGMENTS + 2
 _OF_FOLDED, _OF_ONE = SEGMENTS, SEGMENTS + 1  # cells
 
@@ -36,15 +35,14 @@ def segments(members: np.ndarray, expected: np.ndarray) -> np.ndarray:
     return np.unique(parts, return_inverse=True)[1]
 
 
-def chosen_masks(parts: np.ndarray, folded: np.ndarray, most: int = SEGMENTS) -> np.ndarray:
+def chosen_masks(parts: np.ndarray, folded: np.ndarray) -> np.ndarray:
     """The masks to time, bool (masks, N): from each segment on, all but the folded or a third.
 
     Full and empty masks are left out. The rule was chosen among some sixty on 24 random plans of
     five networks. On 16 other plans of each predictions were off by 0.008 to 0.032; by 0.006 to
-    0.053 with all of each segment alone. Beside op times the first two left 0.008 to 0.015 on four
-    networks, four left 0.005 to 0.020 for a sixth of a profile's seconds more, none 0.004 to 0.019.
+    0.053 with all of each segment alone.
     """
-    onward = parts >= np.arange(min(parts.max() + 1, most))[:, None]
+    onward = parts >= np.arange(parts.max() + 1)[:, None]
     masks = onward & ~folded
     for segment in range(len(masks)):
         if segment % 2 or masks[segment].all():

@@ -55,8 +55,8 @@ class TimingProfile:
     """Times of one training step on one device, split by the tensors that cause them.
 
     Times are microseconds per step; arrays have shape (N,) and run in forward order. The method is
-    "calibrated" (op times corrected by steps under a few masks), "profiler" (op times scaled to the
-    full step and the forward pass), "differences" (steps under a few masks alone) or "table" (given
+    "profiler" (op times scaled to the full step and the forward pass), "calibrated" (corrected by
+    steps under a few masks), "differences" (steps under a few masks alone) or "table" (given
     by hand).
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 2.2 and 5.

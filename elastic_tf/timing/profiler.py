@@ -46,16 +46,16 @@ def profile_model(
     *,
     sample_weight: Any = None,
     repeats: int = 10,
-    calibrate: bool = True,
 ) -> TimingProfile:
     """Measure what training each tensor of `model` costs on this device.
 
     Runs real training steps on one batch and leaves nothing behind: weights, slots, moving
     statistics, metrics and random generators are as before, bit for bit.
 
-    Op times come from the TensorFlow profiler and are put onto the tensors by data flow. Whole
-    steps under two or four masks, timed in turn, correct them (see `timing.calibration`), and
-    stand alone where ops cannot be seen: XLA compiles the step, or the device does not report them.
+    Op times come from the TensorFlow profiler, are put onto the tensors by data flow, and add up to
+    the full step and the forward pass by the clock. Whole steps under four masks, timed in turn,
+    correct them on a GPU (see `timing.calibration`), and stand alone where ops cannot be seen: XLA
+    compiles the step, or the device does not report them.
 
     Args:
         model: compiled elastic model; the optimizer's update is part of the step. One that has
@@ -65,7 +65,6 @@ def profile_model(
         y: targets of that batch; left out with a dataset, like `sample_weight`.
         sample_weight: weights of the samples, if training has them.
         repeats: timed steps of each kind, fewer once medians are certain; the times are medians.
-        calibrate: False leaves out these masks: a third of the time, and less exact.
 
     Raises:
         ValueError: the model is not compiled, refuses the batch or has no trainable tensor, the
@@ -86,20 +85,18 @@ def profile_model(
             f"`y` must be the targets of the batch. Received: y=None beside x={brief(x)}. Give "
             "profile_model(model, x, y), or a tf.data.Dataset of batches (x, y) alone."
         )
-    profiler = Profiler(model, (x, y, sample_weight), calibrate=calibrate)
-    return profiler.measure(repeats=repeats)
+    return Profiler(model, (x, y, sample_weight)).measure(repeats=repeats)
 
 
 class Profiler:
     """The full and the frozen step of a model, as in `profile_model`, on one batch."""
 
-    def __init__(self, model: ElasticMixin, data: Any, *, calibrate: bool = True) -> None:
+    def __init__(self, model: ElasticMixin, data: Any) -> None:
         self.model = arguments.elastic(model, compiled=True)
         self._data = as_batch(*data)
         if not model.built:  # a subclassed model is, by the first batch that it is called on
             with batch_explained(self._data):
                 model(self._data[0])
-        self._calibrates = calibrate
         every = np.ones(len(model.tensors), bool)
         self._seen = [StepFunction(model, mask, jit_compile=False) for mask in (every, ~every)]
         self._timed = self._seen
@@ -117,13 +114,16 @@ class Profiler:
                 trace_step(run, self._data, repeats=profiled) for run in self._seen
             )
         count = len(self.model.tensors)
+        share = 0.0
+        if trace.times and trace_forward.times:
+            backward = sum(time for name, time in trace.times.items() if name in work.sets)
+            share = backward / (backward + trace.time_unmatched)
+        method, note = self._method(share, trace)
         parts = differences.segments(*as_arrays(work.items(trace.times), count))
         folded = work.is_folded(count)
         masks = np.zeros((0, count), bool)
-        if self._calibrates:
-            is_seen = trace.times and not (trace.on_device or self.model.jit_compile)
-            most = differences.BESIDE_OPS if is_seen else differences.SEGMENTS
-            masks = differences.chosen_masks(parts, folded, most)
+        if method != "profiler":
+            masks = differences.chosen_masks(parts, folded)
         runs = [*self._timed, *(StepFunction(self.model, mask) for mask in masks)]
         certain = differences.RATIO_ERROR
         steps = time_anew(runs, self._data, repeats=repeats, certain=certain)
@@ -132,17 +132,15 @@ class Profiler:
         t_full, t_forward = _split(steps, trace, trace_forward)
         busy = sum(trace.times.values()) / t_full
         is_launching = trace.on_device and busy < _LEAST_ATTRIBUTED
-        items, prefix, share, surplus = work.items(), [], 0.0, {}
+        items, prefix, surplus = work.items(), [], {}
         if trace.times and trace_forward.times and not is_launching:
             trace, trace_forward = trace.scaled_to(t_full), trace_forward.scaled_to(t_forward)
             surplus = forward_surplus(trace, trace_forward, work)
             items = with_surplus(work.items(trace.times), surplus)
             prefix = cacheable(trace_forward)
-            backward = sum(time for name, time in trace.times.items() if name in work.sets)
-            share = backward / (backward + trace.time_unmatched)
         members, expected = as_arrays(items, count)
         factors, residual = _AS_THEY_ARE, 0.0
-        if self._calibrates:
+        if method != "profiler":
             factors, residual = differences.fit(
                 members, expected, parts, folded, masks, ratios[2:], t_forward / t_full
             )
@@ -150,8 +148,8 @@ class Profiler:
         times *= (t_full - t_forward) / times.sum()
         times *= self._share_paid(work, trace, surplus, items)
         low, high = np.quantile(steps[:, 0], (0.25, 0.75))
-        method, note = self._method(share, trace, factors)
         if is_launching:  # each op takes about as long to launch: as many as there are
+            share, method = 0.0, "differences"
             note = f"kernels fill {busy:.0%} of a step, the rest is launching them"
         return TimingProfile(
             t_forward=t_forward,
@@ -201,8 +199,8 @@ class Profiler:
         )
         return np.array([after.get(x.tensors, 0.0) / before[x.tensors] for x in items])
 
-    def _method(self, share: float, trace: StepTrace, factors: Any) -> tuple[str, str]:
-        """How the times were found, and why not from op times."""
+    def _method(self, share: float, trace: StepTrace) -> tuple[str, str]:
+        """How the times are found, and why not from op times."""
         if self.model.jit_compile:
             return "differences", "XLA compiles the step into one kernel"
         if has_own_step(self.model) and not any(trace.gradients):
@@ -210,7 +208,7 @@ class Profiler:
             return "differences", f"{name}.train_step finds its gradients by itself"
         if share < _LEAST_ATTRIBUTED:
             return "differences", f"the profiler covers {share:.0%} of the backward time"
-        return ("calibrated" if factors != _AS_THEY_ARE else "profiler"), ""
+        return ("calibrated" if trace.on_device else "profiler"), ""
 
 
 def described(model: Any, x: Any) -> dict[str, Any]:

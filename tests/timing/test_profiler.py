@@ -51,7 +51,7 @@ def test_profile_model_builds_a_model_that_was_never_called(undisturbed):
     model = ElasticModel.from_model(source)
     model.compile("adam", crossentropy())
     x, y = batch()
-    profile = profile_model(model, x, y, repeats=1, calibrate=False)
+    profile = profile_model(model, x, y, repeats=1)
     assert profile.count == len(model.tensors) == len(source.trainable_variables) == 6
     model.fit(x, y, verbose=0, callbacks=[ElasticCallback(profile, rho=1.0, probe=(x, y))])
 
@@ -75,7 +75,7 @@ def test_profile_model_leaves_nothing_behind():
             metrics = [v for metric in model.metrics for v in metric.variables]
             kept = [*model.variables, *state(model.optimizer), *metrics]
             before = values(kept)
-            profile_model(model, x, y, repeats=1, calibrate=False)
+            profile_model(model, x, y, repeats=1)
             assert values(kept) == before
         tf.keras.utils.set_random_seed(4)
         return model.fit(x, y, batch_size=4, epochs=2, verbose=0).history["loss"]
@@ -91,7 +91,7 @@ def test_profile_model_serves_several_inputs_outputs_and_losses():
     model.compile("adam", {"left": "mse", "right": "mae"})
     x = {"one": np.ones((4, 3), np.float32), "two": np.ones((4, 5), np.float32)}
     y = {"left": np.ones((4, 2), np.float32), "right": np.ones((4, 1), np.float32)}
-    profile = profile_model(model, x, y, repeats=1, calibrate=False)
+    profile = profile_model(model, x, y, repeats=1)
     assert profile.count == 8
     assert profile.input_shape == ((3,), (5,))
 
@@ -108,7 +108,7 @@ def test_op_times_split_the_step_when_the_clock_cannot():
 
 def test_profile_model_takes_differences_where_xla_compiles_the_step(undisturbed):
     model = elastic(jit_compile=True)
-    profile = profile_model(model, *batch(), repeats=1, calibrate=False)
+    profile = profile_model(model, *batch(), repeats=1)
     assert profile.method == "differences"
     assert profile.note == "XLA compiles the step into one kernel"
     assert profile.device["xla"]

@@ -114,7 +114,7 @@ class TestOwnTrainStep:
         model = pooled(Twice, tf.keras.optimizers.SGD())
         profiler = Profiler(model, (X, Y))
         profile = profiler.measure(repeats=1)
-        assert (profile.method, profile.note) == ("calibrated", "")
+        assert (profile.method, profile.note) == ("profiler", "")
         assert profile.share_attributed > 0.9
         assert [updates(run) for run in profiler._seen] == [8, 0]
         assert (profile.t_dw[:4] > 0.0).all()
@@ -138,7 +138,7 @@ def test_an_update_is_paid_once_in_as_many_batches_as_accumulate(monkeypatch):
     monkeypatch.setattr("elastic_tf.timing.profiler.forward_surplus", lambda *_: {})
     profiles = []
     for accumulate in (1, 4):
-        profiler = Profiler(pooled(accumulate=accumulate), (X, Y), calibrate=False)
+        profiler = Profiler(pooled(accumulate=accumulate), (X, Y))
         profiles.append(profiler.measure(repeats=1))
         work = profiler._work
     one, four = profiles

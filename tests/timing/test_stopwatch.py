@@ -25,7 +25,7 @@ def test_a_timed_step_follows_one_of_its_own_kind(monkeypatch, repeats, order):
     assert len(steps) == repeats
 
 
-@pytest.mark.parametrize(("noise", "rounds"), [(0.0, 3), (0.3, 30)])
+@pytest.mark.parametrize(("noise", "rounds"), [(0.0, 6), (0.3, 30)])
 def test_rounds_end_once_the_ratios_are_certain(monkeypatch, noise, rounds):
     rng = np.random.default_rng(0)
     monkeypatch.setattr(stopwatch, "seconds", lambda run, data: 1 + noise * rng.random())

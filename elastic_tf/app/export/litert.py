@@ -89,7 +89,7 @@ def litert(
     if profile is None:
         shape = (size, *model.input_shape[1:])
         x, y = np.zeros(shape, np.float32), np.arange(size) % files.classes
-        profile = profile_model(model, x, y, calibrate=False)
+        profile = profile_model(model, x, y)
     profile.check(model)
     cached, head = profile.with_cached_prefix(), head_tensors(model)
     worth = measures.depth(model)
