@@ -97,7 +97,7 @@ def twice():
 @pytest.mark.parametrize(
     ("build", "message", "options"),
     [
-        (mixing, "whole forward pass: .* depends on others in its batch", {}),
+        (mixing, "whole forward pass: .* differs from batch to batch", {}),
         (noisy, "at random", {}),
         (twice, "does not run the model's forward pass as it is", {}),
     ],

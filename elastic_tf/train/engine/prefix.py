@@ -222,7 +222,7 @@ class PrefixCache:
         mixed = np.random.default_rng(0).permutation(self.samples.rows)[: max(self._size // 2, 1)]
         for kept, part in zip(self.read(mixed), of(np.resize(mixed, self._size))):
             if not np.allclose(kept, part[: len(mixed)], rtol=_ALIKE, atol=_ALIKE):
-                raise NotCacheable("what is computed of a sample depends on others in its batch")
+                raise NotCacheable("what is computed of a sample differs from batch to batch")
 
 
 def _spec(inputs: Any) -> Any:
