@@ -125,15 +125,21 @@ def forward_surplus(
             if trace.nodes[source].op not in READS | {"_Arg"}:  # a variable is no result
                 taken_by[source] = taken_by.get(source, 0) | bits
 
-    frozen: dict[int, float] = {}
-    for name, level in _levels(trace_forward).items():
-        frozen[level] = frozen.get(level, 0.0) + trace_forward.times.get(name, 0.0)
-    present = sorted(level for level, time in frozen.items() if time > 0.0)
+    levels, times, nodes = _levels(trace_forward), trace_forward.times, trace_forward.nodes
+    # what weights alone go into, as a kernel scaled to fold a normalisation, is no level
+    given = (n for n, one in nodes.items() if one.op == "_Arg" and n not in trace_forward.handles)
+    of_data = reached_from(nodes, dict.fromkeys(given, 1))
+    present = sorted({level for n, level in levels.items() if n in of_data and times.get(n)})
 
-    surplus = {level: -frozen[level] for level in present}
-    causes = dict.fromkeys(present, 0)
+    def place(level: int) -> int | None:
+        return next((other for other in present if other >= level), None)
+
+    surplus, causes = dict.fromkeys(present, 0.0), dict.fromkeys(present, 0)
+    for name, level in levels.items():
+        if (host := place(level)) is not None:
+            surplus[host] -= times.get(name, 0.0)
     for name, level in _levels(trace).items():
-        host = next((other for other in present if other >= level), None)
+        host = place(level)
         if name in work.forward and host is not None:
             surplus[host] += trace.times.get(name, 0.0)
             bits = taken_by.get(name, 0)

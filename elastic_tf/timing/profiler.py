@@ -14,6 +14,7 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.files.json_form import now
+from elastic_tf.stack import trainable
 from elastic_tf.timing import calibration as differences
 from elastic_tf.timing.attribution import (
     Attribution,
@@ -97,7 +98,7 @@ class Profiler:
         if not model.built:  # a subclassed model is, by the first batch that it is called on
             with batch_explained(self._data):
                 model(self._data[0])
-        every = np.ones(len(model.tensors), bool)
+        every = np.ones(len(trainable(model)), bool)
         self._seen = [StepFunction(model, mask, jit_compile=False) for mask in (every, ~every)]
         self._timed = self._seen
         if model.jit_compile:

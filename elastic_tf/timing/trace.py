@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -100,7 +101,7 @@ class StepFunction:
     ) -> None:
         self.model = model
         model._build_optimizer()
-        self.plan = as_plan(plan, len(model.tensors))
+        self.plan = as_plan(plan, len(trainable(model)))
         self.mask = self.plan.mask
         self._slices = modes.slices(model, self.plan)
         self.jit_compile = bool(model.jit_compile if jit_compile is None else jit_compile)
@@ -125,8 +126,11 @@ class StepFunction:
 
         Its structured outputs are the loss, the logs, and the gradients of the trained tensors.
         """
+        started = time.perf_counter()
         with batch_explained(data):
-            return self._function.get_concrete_function(data).graph
+            graph = self._function.get_concrete_function(data).graph
+        self.model._ordered_by(graph, time.perf_counter() - started)
+        return graph
 
     def ends(
         self, data: Any, outputs: Iterable[N]
@@ -183,7 +187,9 @@ class StepFunction:
             self(data)
 
     def _step(self, data: Any) -> Any:
-        selected = [v for v, on in zip(self.model.tensors, self.mask) if on]
+        # a step that trains nothing is a forward pass, which tells their order itself
+        tensors = self.model.tensors if self.mask.any() else []
+        selected = [v for v, on in zip(tensors, self.mask) if on]
         with never_differentiated(), self.model._elastic.planned(self.plan):
             if has_own_step(self.model):
                 loss, logs, gradients = self._own_step(data, selected)

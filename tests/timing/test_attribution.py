@@ -176,13 +176,16 @@ def test_a_normalisation_that_is_folded_when_frozen_costs_only_its_own_tensors()
     full, frozen = (traced(stack(*layers), on=on) for on in (True, False))
     times = {"FusedBatchNormGradV3": 4.0, "_FusedBatchNormGradEx": 4.0, "ReluGrad": 2.0}
     times |= {"FusedBatchNormV3": 3.0, "_FusedBatchNormEx": 3.0, "Conv2D": 5.0}
-    full, frozen = timed(full, times), timed(frozen, {"_FusedConv2D": 5.0, "Conv2D": 5.0})
+    full = timed(full, times)
+    # the kernel is scaled there: an op of a level of its own, of weights alone
+    frozen = timed(frozen, {"_FusedConv2D": 5.0, "Conv2D": 5.0, "Mul": 0.5})
+    scaling = sum(time for name, time in frozen.times.items() if frozen.nodes[name].op == "Mul")
     work = attribute(full, frozen)
-    assert work.is_folded(4).tolist() == [False, True, True, False]
+    assert scaling and work.is_folded(4).tolist() == [False, True, True, False]
     found = {item.tensors: item.time for item in work.items(full.times)}
     assert found[1, 2] >= 4.0 and sum(t for k, t in found.items() if k != (1, 2)) <= 2.0
     surplus = forward_surplus(full, frozen, work)
-    assert {key: time for key, time in surplus.items() if time} == {(1, 2): 3.0}
+    assert sum(surplus.values()) == 3.0 - scaling and 3.0 - scaling <= surplus[1, 2] < 3.0
 
 
 def test_work_of_a_chain_of_convolutions_is_gathered_by_tensors():

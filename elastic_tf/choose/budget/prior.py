@@ -59,7 +59,7 @@ def prior_profile(model: Any, x: Any, frozen: Forward | None = None) -> TimingPr
     folds = model._elastic.statistics != "batch" or not is_normalised  # else trained ones are not
     if frozen is None or not folds or not frozen.takes(x):
         frozen = Forward(model, x, folds=folds)
-    model._ordered_by(frozen.graph)
+    model._ordered_by(frozen.graph, model._elastic.tracing)
     tensors = model.tensors
     forward, backward = _work(frozen.graph, tensors)
     whole = sum(forward.values())

@@ -68,20 +68,22 @@ class ElasticMixin(_Model):
         """The N trainable variables in forward order, of a model that is built."""
         if self._elastic.tensors is None:
             started = time.perf_counter()
-            self._ordered_by(traced_pass(self, input_spec(self), training=True).graph)
-            self._elastic.tracing = time.perf_counter() - started
+            graph = traced_pass(self, input_spec(self), training=True).graph
+            self._ordered_by(graph, time.perf_counter() - started)
         return list(self._elastic.tensors or ())
 
-    def _ordered_by(self, graph: Any) -> None:
-        """Take the order of the tensors from a traced forward pass, unless it is known."""
+    def _ordered_by(self, graph: Any, seconds: float) -> None:
+        """Take the order of the tensors from a forward pass traced in so long, if not known."""
         if self._elastic.tensors is None:
             self._elastic.tensors = forward_order(self, graph)
             self._elastic.variables = stack.trainable(self)
+            self._elastic.tracing = seconds
 
     @property
     def plan(self) -> Plan:
         """How each tensor is trained now."""
-        return as_plan(self._elastic.plan, len(self.tensors))
+        plan = self._elastic.plan
+        return Plan.full(len(self.tensors)) if plan is None else plan
 
     @property
     def mask(self) -> np.ndarray:

@@ -143,8 +143,8 @@ def installed(model: Any, plan: Plan) -> Iterator[None]:
 
 def watched(model: Any, plan: Plan, variables: Sequence[tf.Variable]) -> list[tf.Variable]:
     """What gradients are taken for to train some of the tensors: slices in the place of kernels."""
-    tensors, uses = model.tensors, _uses(model, plan)
-    parts = {id(tensors[use.k]): use.parts[0].variable for use in uses if use.parts}
+    uses = _uses(model, plan)
+    parts = {id(model.tensors[use.k]): use.parts[0].variable for use in uses if use.parts}
     return [parts.get(id(variable), variable) for variable in variables]
 
 
@@ -152,7 +152,9 @@ def _uses(model: Any, plan: Plan) -> list[_Use]:
     """The kernels that a plan trains in other modes; refuses those that cannot have theirs."""
     layers = {code: _layers(model, code) for code in {*plan.modes.tolist()} & MODES.keys()}
     found = []
-    for k, (tensor, code) in enumerate(zip(model.tensors, plan.modes.tolist())):
+    # without layers the order of the tensors, which may not be known yet, is not asked for
+    every = zip(model.tensors, plan.modes.tolist()) if layers else ()
+    for k, (tensor, code) in enumerate(every):
         if code not in layers:
             continue
         mode, layer = MODES[code], layers[code].get(id(tensor))
