@@ -127,8 +127,17 @@ class ElasticCallback(tf.keras.callbacks.Callback):
 
         A last line says where the seconds of `fit` went.
         """
-        seconds = f"\n{self._ledger.said()}" if self._has_ended else ""
-        return records.table(self.selections) + seconds
+        text = records.table(self.selections)
+        if not self._has_ended:
+            return text
+        profile, ledger = self.profile, self._ledger
+        is_told = any(one.achieved_ratio is not None for one in self.selections)
+        if not is_told and ledger.is_settled and profile is not None:
+            known = "foretold" if profile.method == "prior" else "profiled"
+            share = 1e6 * ledger.step_seconds / profile.t_full
+            step = f"The last steps took {1e3 * ledger.step_seconds:.1f} ms"
+            text += f"\nNo full step was timed. {step}, {share:.2f} of a full one as {known}."
+        return f"{text}\n{ledger.said()}"
 
     def rows(self) -> list[dict[str, Any]]:
         """The numbers of `summary`, for `pandas.DataFrame` and the like: a row for each selection.

@@ -1,6 +1,7 @@
 """The callback: when it selects, what it hands on, what it leaves behind."""
 
 import copy
+import re
 
 import numpy as np
 import pytest
@@ -62,6 +63,15 @@ def test_rows_are_the_numbers_of_the_summary():
     assert all(row["achieved_ratio"] is None for row in rows)
     lines = elastic_callback.summary().splitlines()[2:-1]
     assert [line.split()[0] for line in lines] == ["1", "3", "5"]
+
+
+def test_summary_compares_steps_with_a_foretold_full_one_where_none_was_timed():
+    elastic_callback = callback(control=Control(share=0.0))
+    fit(elastic(), elastic_callback, epochs=12)
+    told = elastic_callback.summary().splitlines()[-2]
+    took, share = (float(found) for found in re.findall(r"[\d.]+(?= ms| of a full)", told))
+    assert told.startswith("No full step was timed. ") and told.endswith(" as profiled.")
+    assert 1e-3 * share * table().t_full == pytest.approx(took, abs=0.051)  # as it is rounded
 
 
 def test_tensor_that_left_comes_back():
