@@ -316,6 +316,13 @@ def called(model: Any, x: Any, training: bool) -> Any:
     return model(x, training=training) if takes else model(x)
 
 
+def forget_results(model: Any) -> None:
+    """Let go of the graph that was traced last: metrics of Keras 2 hold their result in it."""
+    for metric in model.metrics:
+        if hasattr(metric, "_call_result"):
+            del metric._call_result
+
+
 def build_metrics(model: Any, y: Any, y_pred: Any) -> None:
     """Make the variables of losses and metrics; made in a graph, they would have it traced twice.
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
 from elastic_tf.files.json_form import now
-from elastic_tf.stack import trainable
+from elastic_tf.stack import forget_results, trainable
 from elastic_tf.timing import calibration as differences
 from elastic_tf.timing.attribution import (
     Attribution,
@@ -128,6 +128,7 @@ class Profiler:
         runs = [*self._timed, *(StepFunction(self.model, mask) for mask in masks)]
         certain = differences.RATIO_ERROR
         steps = time_anew(runs, self._data, repeats=repeats, certain=certain)
+        forget_results(self.model)
         ratios = np.median(steps / steps[:, :1], axis=0)
 
         t_full, t_forward = _split(steps, trace, trace_forward)
