@@ -17,6 +17,7 @@ from elastic_tf.choose.budget.scheduler import Scheduler
 from elastic_tf.choose.budget.settings import Control, Rho, Settings
 from elastic_tf.choose.importance import measures
 from elastic_tf.choose.importance.probe import Probe
+from elastic_tf.choose.importance.tracking import needs_probe
 from elastic_tf.choose.selection import records
 from elastic_tf.choose.selection.records import SelectionRecord
 from elastic_tf.timing.profile import TimingProfile
@@ -61,7 +62,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         required: True where a tensor is always trained; bool, shape (N,).
         memory: bytes that a step may take, or a text like "256 MiB": weights, slots, the batch and
             what `et.Samples` keeps included; not the library, nor data that are read ahead. No full
-            steps are timed then. See `et.memory.Limit`.
+            steps are timed then, and no importance that needs a probe is taken. See
+            `et.memory.Limit`.
         control: an `et.Control`: what keeping the ratio may cost.
         backup: an `et.Backup`; the same `fit` goes on from its last backup if it is interrupted,
             with the same results (see "Power cuts" in keras.md). None keeps none.
@@ -104,6 +106,13 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         if importance is None:
             importance = measures.depth if probe is None else measures.loss_decrease
         probe = probe if isinstance(probe, Probe) else Probe(probe)
+        if memory is not None and needs_probe(importance):
+            raise ValueError(
+                "Within `memory` the last tensors are trained, or those of an importance that "
+                f"needs no probe: a probe takes the gradients of all. Received: memory={memory!r} "
+                f"and {getattr(importance, '__name__', importance)!r}. Leave `probe` and "
+                "`importance` out."
+            )
         self.settings = Settings(
             profile, rho, interval, probe, importance, required, control, verbose, memory
         )

@@ -186,28 +186,6 @@ class Limit:
         members = np.array([[bits >> k & 1 for k in range(count)] for bits in sizes], bool)
         return members, np.array([*sizes.values()], float)
 
-    def probe_rows(self) -> int:
-        """Samples whose gradients of all tensors can be computed at a time; a ValueError if none.
-
-        Beside the step the gradients of all tensors are held, the weights before the update, and
-        what is put back after it: weights and slots.
-        """
-        batch = int(tf.nest.flatten(self._batch)[0].shape[0])
-        state = [*variables_of(self._model), *optimizers.state(self._model.optimizer)]
-        weights = sum(tensor_bytes(one) or 0 for one in self._model.tensors)
-        held = self.held + 2 * weights + sum(tensor_bytes(one) or 0 for one in state)
-        held += self._beside(Plan.from_mask(np.zeros(len(self._model.tensors), bool)))
-        of_row = executor.run(self._full).taken / batch
-        rows = int((self.bytes - held) // of_row)
-        if rows < 1:
-            raise ValueError(
-                "The importance of all tensors must be evaluated within `memory`. Received: "
-                f"{arguments.mebibytes(self.bytes)}, where one sample takes "
-                f"{arguments.mebibytes(round(held + of_row))}. Give "
-                "more, or leave `probe` and `importance` out: the last tensors are trained then."
-            )
-        return rows
-
 
 def _of_batch(model: ElasticMixin, batch: Any, plan: Plan | np.ndarray | None) -> StepMemory:
     """`step` of an elastic model, and of a batch or the specification of one."""

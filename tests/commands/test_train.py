@@ -248,7 +248,7 @@ def test_train_keeps_to_memory(arrays, tmp_path):
     [
         ("--input-size 8", "at least 16. Received: 8"),
         ("--batch-size 3 --profile PROFILE", "batch size 4, data of batch size 3"),
-        ("--memory 1MiB", "`memory` needs `profile` with elastic_loss.*'1MiB' alone"),
+        ("--memory 1MiB", "`memory` without `profile`.*'1MiB' for elastic_loss"),
         ("--rho 0.5 --seconds 9", "beside `seconds`.*Received: rho=0.5 and seconds=9"),
         ("--seconds 9", "for the method elastic. Received: seconds=9 for elastic_loss"),
         ("--seconds 9 --patience 2", "beside `seconds`.*Received: patience=2 and seconds=9"),

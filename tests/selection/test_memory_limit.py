@@ -103,8 +103,8 @@ def test_items_and_peaks_grow_with_what_is_trained():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("probe", [False, True])
-def test_fit_keeps_the_limit(probe):
+@pytest.mark.parametrize("importance", [None, et.importance.weight_magnitude])
+def test_fit_keeps_the_limit(importance):
     model, (x, y) = compiled(), arrays()
     count = len(model.tensors)
     limit = et.memory.Limit(1, model, (x[:16], y[:16]))
@@ -114,7 +114,7 @@ def test_fit_keeps_the_limit(probe):
         profile(count),
         1.0,
         memory=memory,
-        probe=(x, y) if probe else None,
+        importance=importance,
         control=et.Control(share=0),
     )
     model.fit(x, y, batch_size=16, epochs=1, verbose=0, callbacks=[callback])
@@ -123,9 +123,7 @@ def test_fit_keeps_the_limit(probe):
     assert 0 < chosen.mask.sum() < count
 
 
-@pytest.mark.slow
-def test_probe_that_does_not_fit_is_refused():
-    model, data = compiled(), arrays(16)
-    limit = et.memory.Limit("0.1 MiB", model, data)
-    with pytest.raises(ValueError, match=r"Received: 102\.4 KiB, where one sample takes"):
-        limit.probe_rows()
+@pytest.mark.parametrize("options", [{"probe": arrays()}, {"importance": et.importance.paper}])
+def test_probe_beside_memory_is_refused(options):
+    with pytest.raises(ValueError, match=r"needs no probe.*Received: memory='1 GiB'"):
+        et.ElasticCallback(memory="1 GiB", **options)

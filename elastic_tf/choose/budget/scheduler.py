@@ -147,8 +147,6 @@ class Scheduler:
             rows = self._model._elastic.rows
             beside: Any = {} if rows is None else {"beside": rows.held_bytes}
             self._memory = Limit(settings.memory, self._model, batches[0], **beside)
-            if self._worth.needs_probe:
-                self._worth.at_most(self._memory.probe_rows())
         if self.selections:
             return
         if self._deadline is not None or settings.rho_at(0) < 1.0:

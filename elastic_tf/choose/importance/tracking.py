@@ -13,6 +13,12 @@ from elastic_tf.train.engine import replicas
 from elastic_tf.train.engine.mixin import ElasticMixin
 
 
+def needs_probe(function: Callable[..., np.ndarray]) -> bool:
+    """Whether an importance cannot do without samples."""
+    second = [*inspect.signature(function).parameters.values()][1:2]
+    return not second or second[0].default is inspect.Parameter.empty
+
+
 class Worth:
     """Evaluates the importance again and again.
 
@@ -26,25 +32,12 @@ class Worth:
         probe: Draws | None,
         micro_batch_size: int | None = None,
     ) -> None:
-        parameters = inspect.signature(function).parameters
-        second = [*parameters.values()][1:2]
-        self.needs_probe = not second or second[0].default is inspect.Parameter.empty
+        self.needs_probe = needs_probe(function)
         self.strategy: str = getattr(function, "strategy", "exact")
-        self._function, self._parameters = function, set(parameters)
+        self._function, self._parameters = function, inspect.signature(function).parameters
         self._probe = probe if self.needs_probe else None
         self._micro_batch_size = micro_batch_size
         self._drawn: dict[int, int] = {}  # by the epoch, batches of the probe until then
-
-    def at_most(self, rows: int) -> None:
-        """Evaluate on no more samples at a time."""
-        if "micro_batch_size" not in self._parameters:
-            raise ValueError(
-                "`importance` must take `micro_batch_size` where `memory` is limited. Received: "
-                f"{getattr(self._function, '__name__', self._function)!r}. Use "
-                "elastic_tf.choose.importance.loss_decrease, or another one that takes it."
-            )
-        size = self._micro_batch_size
-        self._micro_batch_size = rows if size is None else min(size, rows)
 
     def draw(self, epoch: int) -> Any:
         """x, y and sample weights (or None) of the probe as `epoch` begins; None without one."""

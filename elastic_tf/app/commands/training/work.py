@@ -38,8 +38,9 @@ def run(settings: Any, profile: et.TimingProfile | None, started: float) -> runs
         options.no_budget(method.name, **settings.budget)
     if settings.memory is not None and profile is None and not method.foretells:
         raise ValueError(
-            f"`memory` needs `profile` with {method.name}: measuring one trains everything. "
-            f"Received: memory={settings.memory!r} alone. Measure it before: elastic-tf profile."
+            "`memory` without `profile` is for the method elastic: measuring one trains "
+            f"everything. Received: memory={settings.memory!r} for {method.name}. Take elastic, or "
+            "a profile and a method that needs no probe, as elastic_weight."
         )
     tf.keras.utils.set_random_seed(settings.seed)
     settings = harness.fitted(settings)
