@@ -6,11 +6,12 @@ is anything else raises a `TypeError` or `ValueError`; `hint` is its last senten
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, NoReturn
@@ -226,6 +227,19 @@ def elastic(model: Any, *, compiled: bool = False) -> Any:
         received = f"model '{model.name}' without an optimizer"
         _refuse("model", "compiled", received, "Call model.compile(optimizer=..., loss=...).")
     return model
+
+
+@contextlib.contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Let imports inside of it that fail say, by an ImportError, which extra to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"This needs a package that is not installed. Received: {error}. Install it: "
+            f'pip install "elastic_tf[{name}]", or pip install ".[{name}]" in the checkout.',
+            name=error.name,
+        ) from error
 
 
 def _refuse(

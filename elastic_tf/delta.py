@@ -14,7 +14,7 @@ import tensorflow as tf
 from safetensors import SafetensorError, safe_open
 
 from elastic_tf import arguments, stack
-from elastic_tf.files import atomic, json_form
+from elastic_tf.files import parse_json, write_bytes
 
 _HEADER = "elastic_tf.delta 1"  # its key in the metadata of the file, with the format's number
 _LARGEST = {"float16": 1.0, "int8": 127.0}  # what the largest number of a channel becomes
@@ -94,7 +94,7 @@ def save_delta(
         if isinstance(part, np.ndarray)
     }
     metadata = {_HEADER: json.dumps(header)}
-    atomic.write_bytes(file, safetensors.numpy.save(tensors, metadata=metadata))
+    write_bytes(file, safetensors.numpy.save(tensors, metadata=metadata))
 
 
 def load_delta(model: tf.keras.Model, path: str | Path) -> None:
@@ -236,7 +236,7 @@ def _bits(value: np.ndarray) -> np.ndarray:
 def _read(file: str) -> tuple[dict[str, Any], dict[int, _Change]]:
     """The header, and the changes by weight; errors as of a damaged file."""
     with safe_open(file, framework="np") as opened:
-        header = json_form.parse((opened.metadata() or {})[_HEADER].encode())
+        header = parse_json((opened.metadata() or {})[_HEADER].encode())
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}
     changes = {}
     for k, axis in header["axes"].items():

@@ -21,8 +21,7 @@ from typing import Any
 import elastic_tf as et  # before TensorFlow: it quiets its start-up
 
 # isort: split
-from elastic_tf.files.atomic import write_json
-from elastic_tf.files.json_form import to_json
+from elastic_tf.files import to_json, write_json
 from elastic_tf.timing.runtime import describe_device
 
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -16,7 +16,7 @@ from measuring import BATCH, fresh, noise, of_models
 from row_steps import RowStep
 
 import elastic_tf as et
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table
 from elastic_tf.timing.stopwatch import time_in_turn
 from elastic_tf.train import optimizers
 from elastic_tf.train.engine.rows import RowTraining

@@ -24,7 +24,7 @@ from measuring import fresh, noise
 from PIL import Image
 
 import elastic_tf as et
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table
 
 MODELS = (  # name, width multiplier, input size in pixels
     ("mobilenet", 0.75, 128),

@@ -17,7 +17,7 @@ from measuring import CLASSES, MODELS, StepTimes, fresh, noise, of_models, rando
 
 import elastic_tf as et
 from elastic_tf.app.commands.training import harness
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table
 
 ROUNDS, STEPS = 25, 4  # fits of each copy, steps of a fit
 SECONDS = 30.0  # for the rounds of one model

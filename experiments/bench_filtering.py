@@ -17,7 +17,7 @@ import tensorflow as tf
 from measuring import BATCH
 
 import elastic_tf as et
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table
 from elastic_tf.timing.stopwatch import time_in_turn
 from elastic_tf.train.engine.modes.filtering import Filter
 

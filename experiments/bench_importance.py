@@ -19,7 +19,7 @@ from scipy.stats import rankdata
 
 import elastic_tf as et
 from elastic_tf.choose.importance import measures
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table
 
 PROBE = 64
 DRAWS = 500  # of the bootstrap

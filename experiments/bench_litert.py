@@ -27,7 +27,7 @@ COLUMNS = "rho:g kept:d tensorflow_steps:.1f tensorflow_mib:.0f litert_steps:.1f
 
 def main() -> dict[str, Any]:
     """Export, measure in turn, print a table."""
-    from elastic_tf.files.table import format_table
+    from elastic_tf.files import format_table
 
     rows = []
     with tempfile.TemporaryDirectory() as temporary:

@@ -32,8 +32,7 @@ import tensorflow as tf
 from measuring import DEVICE, StepTimes, allocated_bytes, fresh, noise, random_mask
 
 from elastic_tf.app.commands.training import harness
-from elastic_tf.files.json_form import to_json
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table, to_json
 
 MIB = 2**20
 SELECTIONS = 100

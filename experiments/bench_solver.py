@@ -19,7 +19,7 @@ from mixed_integer import optimum
 from paper_selection import paper_selection
 
 import elastic_tf as et
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table
 
 KINDS = ("chain", "residual", "towers")
 # tensors: instances, and how many of them the mixed-integer program is tried on

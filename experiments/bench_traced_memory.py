@@ -16,7 +16,7 @@ import tensorflow as tf
 from measuring import DEVICE, allocated_bytes, fresh, noise, of_models
 
 import elastic_tf as et
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table
 from elastic_tf.plan import Plan
 
 NETWORKS = (  # name, input size, batch size

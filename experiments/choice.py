@@ -35,8 +35,7 @@ import tensorflow as tf
 from elastic_tf.app.commands.commandline import option, parse, run
 from elastic_tf.app.commands.compare import interval
 from elastic_tf.app.commands.training import harness, sources
-from elastic_tf.files.atomic import write_json
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table, write_json
 from elastic_tf.methods import baselines
 from elastic_tf.methods.baselines import policies
 from elastic_tf.timing.runtime import describe_device

@@ -24,9 +24,7 @@ from elastic_tf import plots
 from elastic_tf.app import runs
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.commands.training import harness, recording, sources
-from elastic_tf.files.atomic import write_json
-from elastic_tf.files.json_form import to_json
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table, to_json, write_json
 from elastic_tf.timing.runtime import describe_device
 
 WEIGHTS = Path(__file__).parent / "weights" / "digits_resnet_64.h5"

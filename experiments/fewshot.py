@@ -27,8 +27,7 @@ from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.commands.compare import interval
 from elastic_tf.choose.selection.mixed_integer import best_choices
 from elastic_tf.choose.selection.problem import Choices
-from elastic_tf.files import atomic
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table, write_text
 from elastic_tf.memory.kernels import KernelCosts
 from elastic_tf.methods.fewshot.rule import Budgets, with_best
 
@@ -107,11 +106,11 @@ def main() -> None:
         for name, values in row.items():
             for key, value in values.items():
                 result["tasks"].setdefault(name, {}).setdefault(key, []).append(value)
-        atomic.write_text(settings.out, json.dumps(result) + "\n")
+        write_text(settings.out, json.dumps(result) + "\n")
         if index % 10 == 9:
             print(format_table(summary(result), COLUMNS), flush=True)
     result["methods"] = summary(result)
-    atomic.write_text(settings.out, json.dumps(result) + "\n")
+    write_text(settings.out, json.dumps(result) + "\n")
     print(format_table(result["methods"], COLUMNS), flush=True)
 
 

@@ -11,7 +11,7 @@ from paper_specs import DATA, TARGETS, Picture, Training
 
 from elastic_tf import plots
 from elastic_tf.app.runs import Run, trained_plans
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table
 
 Runs = Mapping[Training, Run]
 Form = Callable[[Picture, Runs], Any]

@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from elastic_tf.app.commands.commandline import option, parse
-from elastic_tf.files.atomic import write_json
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table, write_json
 
 EPOCHS, PATIENCE = (10, 10), 2  # of the two parts, at most
 FULL_EPOCHS, WARM_UP, BATCH = 5, 0.15, 16

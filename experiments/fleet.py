@@ -42,8 +42,7 @@ import elastic_tf as et
 from elastic_tf import federated
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.choose.budget.prior import prior_profile
-from elastic_tf.files.atomic import write_json
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table, write_json
 
 CLIENTS, BATCH = 20, 16
 SLOW = (1.0, 2.0, 4.0, 8.0)  # device k is of the speed 1 / SLOW[k % 4]

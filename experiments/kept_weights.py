@@ -25,8 +25,7 @@ import tensorflow as tf
 from elastic_tf import fine_tuning
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.choose.budget import course
-from elastic_tf.files.atomic import write_json
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table, write_json
 from elastic_tf.lite.ridge import crossentropy
 from elastic_tf.train.head import solve
 

@@ -35,8 +35,7 @@ from elastic_tf import plots
 from elastic_tf.app.commands import commandline, compare
 from elastic_tf.app.commands.commandline import option, parse, words_of
 from elastic_tf.app.runs import Run
-from elastic_tf.files.atomic import write_text
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table, write_text
 from elastic_tf.methods import baselines
 
 

@@ -24,9 +24,19 @@ import numpy as np
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
-from elastic_tf.files.atomic import append_line, directory, write_json, write_text
-from elastic_tf.files.file_lock import claim
-from elastic_tf.files.json_form import from_ranges, now, parse, read_bytes, to_json, to_ranges
+from elastic_tf.files import (
+    append_line,
+    claim,
+    directory,
+    from_ranges,
+    now,
+    parse_json,
+    read_bytes,
+    to_json,
+    to_ranges,
+    write_json,
+    write_text,
+)
 from elastic_tf.plan import Plan
 from elastic_tf.timing.runtime import describe_device
 
@@ -296,4 +306,4 @@ def _named(path: Path, place: str = "") -> Iterator[None]:
 
 
 def _object(data: bytes) -> dict[str, Any]:
-    return arguments.instance("it", parse(data), dict, "a JSON object")
+    return arguments.instance("it", parse_json(data), dict, "a JSON object")

@@ -14,7 +14,7 @@ import h5py
 import tensorflow as tf
 
 from elastic_tf import arguments, stack
-from elastic_tf.extras import extra
+from elastic_tf.arguments import extra
 from elastic_tf.train.head.features import head_tensors
 
 __all__ = ["ARCHITECTURES", "Architecture", "NAMES", "build", "head_tensors"]

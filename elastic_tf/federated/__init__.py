@@ -4,7 +4,7 @@ In: messages of Flower's server and a device's own model and samples. Out: the t
 and at the server their averages. Transport, authentication, scheduling and simulation are Flower's.
 """
 
-from elastic_tf.extras import extra
+from elastic_tf.arguments import extra
 
 with extra("fleet"):
     import flwr as flwr

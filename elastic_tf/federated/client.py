@@ -22,7 +22,7 @@ from elastic_tf.choose.importance.measures import depth
 from elastic_tf.choose.selection.selector import select_tensors, smallest_feasible_rho
 from elastic_tf.federated import changes
 from elastic_tf.federated.sums import HELD, LOG_SCALES, Sums, as_record, noised
-from elastic_tf.files.arrays import quarter_of_memory
+from elastic_tf.files import quarter_of_memory
 from elastic_tf.memory import Limit
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train import optimizers

@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 
 from elastic_tf import arguments
 from elastic_tf.federated import changes
-from elastic_tf.files import atomic
+from elastic_tf.files import write_bytes
 
 log = getLogger("flwr").log
 _DOWN = ("whole", *changes.DTYPES)
@@ -183,7 +183,7 @@ class FedElastic(FedAvg):
             held = getattr(self, moment, None) or {}
             tensors |= {f"{moment}.{name}": np.asarray(value) for name, value in held.items()}
         metadata = {_STATE: json.dumps([rounds, self.scale])}
-        atomic.write_bytes(self._backup, safetensors.numpy.save(tensors, metadata=metadata))
+        write_bytes(self._backup, safetensors.numpy.save(tensors, metadata=metadata))
 
     def _restored(self, initial: ArrayRecord) -> ArrayRecord:
         """The weights to begin with."""

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.files import atomic
+from elastic_tf.files import write_json
 from elastic_tf.memory import executor
 from elastic_tf.memory.ops import tensor_bytes
 from elastic_tf.memory.traced import TracedStep
@@ -62,7 +62,7 @@ class StepMemory:
         """Write all of it as JSON to a file, which appears whole or not at all."""
         tensors = [one._asdict() for one in self.tensors]
         whole = {"batch_size": self.batch_size, "peak": self.peak, "ops": self.ops}
-        atomic.write_json(arguments.path("path", path), {**whole, "tensors": tensors})
+        write_json(arguments.path("path", path), {**whole, "tensors": tensors})
 
 
 def step(model: Any, data: Any, plan: Plan | np.ndarray | None = None) -> StepMemory:

@@ -5,7 +5,7 @@ Every function returns a figure, which a notebook shows as it is; `save` writes 
 
 from __future__ import annotations
 
-from elastic_tf.extras import extra
+from elastic_tf.arguments import extra
 
 with extra("plots"):
     from elastic_tf.plots.charts import accuracy_at_budgets, agreement, bars, confusion, lines

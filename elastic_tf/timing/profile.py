@@ -22,8 +22,7 @@ import numpy as np
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
-from elastic_tf.files import json_form
-from elastic_tf.files.atomic import write_json
+from elastic_tf.files import from_ranges, read_json, to_json, to_ranges, write_json
 from elastic_tf.plan import Plan, as_plan
 from elastic_tf.timing.cost_items import MAX_TIME, CostItem, as_arrays, check_items, last_of
 from elastic_tf.timing.runtime import describe_device
@@ -202,10 +201,10 @@ class TimingProfile:
 
     def save(self, path: str | Path) -> None:
         """Write the profile as JSON; the file appears whole or not at all."""
-        data = {"schema_version": SCHEMA_VERSION, **json_form.to_json(self)}
+        data = {"schema_version": SCHEMA_VERSION, **to_json(self)}
         for item in (*data["items"], *data["prefix"]):
             has = np.isin(np.arange(self.count), item["tensors"])
-            item["tensors"] = json_form.to_ranges(has)
+            item["tensors"] = to_ranges(has)
         write_json(arguments.path("path", path), {**data, "checksum": checksum(data)})
 
     @classmethod
@@ -310,7 +309,7 @@ def checksum(data: Mapping[str, Any]) -> int:
 def _values(path: str) -> dict[str, Any]:
     """What a file holds; errors as of `TimingProfile.load`."""
     try:
-        data = arguments.instance("it", json_form.read(path), dict, "an object")
+        data = arguments.instance("it", read_json(path), dict, "an object")
         version, stored, found = data.get("schema_version"), data.get("checksum"), checksum(data)
         if version != SCHEMA_VERSION:
             raise ValueError(
@@ -329,7 +328,7 @@ def _values(path: str) -> dict[str, Any]:
 
 
 def _items(found: list[dict[str, Any]], count: int) -> tuple[CostItem, ...]:
-    masks = [json_form.from_ranges(item["tensors"], count) for item in found]
+    masks = [from_ranges(item["tensors"], count) for item in found]
     return tuple(
         CostItem(**{**item, "tensors": tuple(np.flatnonzero(mask).tolist())})
         for item, mask in zip(found, masks)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
-from elastic_tf.files.json_form import now
+from elastic_tf.files import now
 from elastic_tf.stack import forget_results, trainable
 from elastic_tf.timing import calibration as differences
 from elastic_tf.timing.attribution import (

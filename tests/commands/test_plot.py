@@ -9,7 +9,7 @@ import pytest
 from elastic_tf import plots
 from elastic_tf.app import runs
 from elastic_tf.app.commands import plot
-from elastic_tf.files.json_form import to_ranges
+from elastic_tf.files import to_ranges
 from elastic_tf.timing.profile import TimingProfile
 
 COUNT = 4

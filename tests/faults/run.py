@@ -28,7 +28,7 @@ from elastic_tf.app.commands import commandline  # before TensorFlow: it quiets 
 from faults.children import MOMENTS, Whole, start, tried, whole
 
 from elastic_tf.app.commands.commandline import option
-from elastic_tf.files.atomic import write_json
+from elastic_tf.files import write_json
 
 _SKIPPED = 3  # passes and batches left behind, at most, when a training goes on
 

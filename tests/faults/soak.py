@@ -27,8 +27,7 @@ import tensorflow as tf
 from elastic_tf.app.commands import commandline
 from elastic_tf.app.commands.commandline import option
 from elastic_tf.app.commands.training import harness
-from elastic_tf.files.atomic import write_json
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table, write_json
 
 WEIGHTS = Path(__file__).resolve().parents[2] / "experiments" / "weights" / "digits_resnet.h5"
 IMAGE_SIZE, BATCH, STEPS = 32, 32, 20

@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from elastic_tf.files.file_lock import claim
+from elastic_tf.files import claim
 
 RULE = "There is one writer."
 # Without TensorFlow, which takes seconds to load.
 OTHER = """
 import sys
 sys.argv = ["-m"]
-from elastic_tf.files.file_lock import claim
+from elastic_tf.files import claim
 held = claim({path!r}, rule="", what="it")
 print("ready", flush=True)
 sys.stdin.read()

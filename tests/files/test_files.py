@@ -5,13 +5,13 @@ import stat
 
 import pytest
 
-from elastic_tf.files import atomic
+from elastic_tf.files import append_line, directory, write_json, write_text
 
 
 def test_write_text_replaces_what_was_there(tmp_path):
     path = tmp_path / "new" / "a.txt"
-    atomic.write_text(path, "first")
-    atomic.write_text(path, "zweite ä\n")
+    write_text(path, "first")
+    write_text(path, "zweite ä\n")
     assert path.read_text(encoding="utf-8") == "zweite ä\n"
     assert os.listdir(path.parent) == ["a.txt"]
 
@@ -20,9 +20,9 @@ def test_write_text_replaces_what_was_there(tmp_path):
 def test_a_file_where_a_directory_must_be_is_named(tmp_path, name):
     (tmp_path / "file").write_text("kept")
     with pytest.raises(OSError, match=f"Received: '{tmp_path / name}': .*Choose another path"):
-        atomic.directory(tmp_path / name)
+        directory(tmp_path / name)
     with pytest.raises(OSError, match="There must be a directory"):
-        atomic.write_text(tmp_path / name / "a.txt", "lost")
+        write_text(tmp_path / name / "a.txt", "lost")
     assert (tmp_path / "file").read_text() == "kept"
 
 
@@ -30,8 +30,8 @@ def test_a_file_where_a_directory_must_be_is_named(tmp_path, name):
 def test_who_may_read_a_file_is_what_the_umask_or_the_old_file_says(tmp_path, umask):
     before = os.umask(umask)
     try:
-        atomic.write_text(tmp_path / "a.txt", "first")
-        atomic.append_line(tmp_path / "b.txt", "first")
+        write_text(tmp_path / "a.txt", "first")
+        append_line(tmp_path / "b.txt", "first")
     finally:
         os.umask(before)
 
@@ -40,7 +40,7 @@ def test_who_may_read_a_file_is_what_the_umask_or_the_old_file_says(tmp_path, um
 
     assert modes() == [0o666 & ~umask] * 2
     (tmp_path / "a.txt").chmod(0o640)
-    atomic.write_text(tmp_path / "a.txt", "second")
+    write_text(tmp_path / "a.txt", "second")
     assert modes()[0] == 0o640
 
 
@@ -50,22 +50,22 @@ def test_write_text_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch, fai
         raise OSError("no space left")
 
     path = tmp_path / "a.txt"
-    atomic.write_text(path, "first")
+    write_text(path, "first")
     monkeypatch.setattr(os, failing, fail)
     with pytest.raises(OSError, match="no space left"):
-        atomic.write_text(path, "second")
+        write_text(path, "second")
     assert path.read_text() == "first"
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
 def test_write_json_refuses_what_json_does_not_know(tmp_path):
     with pytest.raises(ValueError, match="JSON compliant"):
-        atomic.write_json(tmp_path / "a.json", {"loss": float("nan")})
+        write_json(tmp_path / "a.json", {"loss": float("nan")})
     assert os.listdir(tmp_path) == []
 
 
 def test_append_line_adds_whole_lines(tmp_path):
     path = tmp_path / "new" / "a.jsonl"
-    atomic.append_line(path, "1")
-    atomic.append_line(path, "2")
+    append_line(path, "1")
+    append_line(path, "2")
     assert path.read_text() == "1\n2\n"

@@ -6,8 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from elastic_tf.files import json_form
-from elastic_tf.files.json_form import from_ranges, to_ranges
+from elastic_tf.files import from_ranges, parse_json, read_bytes, read_json, to_ranges
 
 
 @pytest.mark.parametrize(
@@ -22,7 +21,7 @@ from elastic_tf.files.json_form import from_ranges, to_ranges
 )
 def test_what_is_not_json_alone_is_refused(text, reason):
     with pytest.raises(ValueError, match=reason):
-        json_form.parse(text)
+        parse_json(text)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "directory", "loop", "large"])
@@ -38,7 +37,7 @@ def test_what_is_no_file_or_too_large_is_refused_and_not_waited_for(tmp_path, ki
     else:
         path.symlink_to("/dev/zero" if kind == "device" else "profile.json")
     with pytest.raises((ValueError, OSError), match="no regular file|Is a dir|Too many|than 4 MiB"):
-        json_form.read(path)
+        read_json(path)
 
 
 def test_room_is_made_for_what_a_file_holds_alone(tmp_path, monkeypatch):
@@ -53,9 +52,9 @@ def test_room_is_made_for_what_a_file_holds_alone(tmp_path, monkeypatch):
     path = tmp_path / "small"
     path.write_bytes(b"12345")
     monkeypatch.setattr("builtins.open", lambda name, mode: File(name, mode))
-    assert json_form.read_bytes(path, most=1 << 28) == b"12345"
+    assert read_bytes(path, most=1 << 28) == b"12345"
     with pytest.raises(ValueError, match="larger"):
-        json_form.read_bytes(path, most=4)
+        read_bytes(path, most=4)
     assert asked == [6, 5]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from elastic_tf.app.runs import COLUMNS
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table
 
 
 def test_table_aligns_numbers_and_shows_what_is_missing():

@@ -6,7 +6,7 @@ import pytest
 from paper_specs import FIGURES
 
 from elastic_tf.app import runs
-from elastic_tf.files.json_form import to_ranges
+from elastic_tf.files import to_ranges
 
 COUNT, EPOCHS = 12, 3
 

@@ -37,9 +37,7 @@ from elastic_tf.app import runs
 from elastic_tf.app.commands import train
 from elastic_tf.app.commands.commandline import option, parse, words_of
 from elastic_tf.app.commands.options import Adaptation
-from elastic_tf.files.atomic import directory, write_json
-from elastic_tf.files.json_form import now, to_json
-from elastic_tf.files.table import format_table
+from elastic_tf.files import directory, format_table, now, to_json, write_json
 from elastic_tf.timing.runtime import describe_device
 
 COLUMNS = (

@@ -20,7 +20,7 @@ import numpy as np
 from elastic_tf import arguments as checks
 from elastic_tf.app.commands import options
 from elastic_tf.app.commands.commandline import option, parse
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table
 
 _SHOWN = 12  # tensors in a table
 _LONGEST = 60  # letters of a name

@@ -9,9 +9,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from elastic_tf.app import class_folders
 from elastic_tf.app.commands.commandline import option
 from elastic_tf.arguments import choice, count, file, part, width
-from elastic_tf.files import class_folders
 
 TFDS = "tfds:"  # before the name of one of TensorFlow Datasets
 DIGITS = ("digits", "digits:shifted", "digits:turned", "digits:inverted")

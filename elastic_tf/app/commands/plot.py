@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from elastic_tf.app import runs
 from elastic_tf.app.commands.commandline import option, parse
-from elastic_tf.files import json_form
+from elastic_tf.files import read_json
 from elastic_tf.plan import Plan
 from elastic_tf.timing.profile import TimingProfile
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Path]:
         profile = TimingProfile.load(settings.profile)
         figures = {settings.out: plots.timing_bars(profile, title=title)}
     elif settings.comparison is not None:
-        found = json_form.read(settings.comparison)
+        found = read_json(settings.comparison)
         if not isinstance(found, dict) or "equal_epochs" not in found.get("tables", ()):
             raise ValueError(
                 "`comparison` must be what compare wrote. Received: "

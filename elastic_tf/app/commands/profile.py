@@ -19,8 +19,7 @@ import numpy as np
 
 from elastic_tf.app.commands import options
 from elastic_tf.app.commands.commandline import option, parse
-from elastic_tf.files.atomic import directory
-from elastic_tf.files.table import format_table
+from elastic_tf.files import directory, format_table
 from elastic_tf.timing.profile import TimingProfile
 
 _SHOWN = 15  # tensors in a table

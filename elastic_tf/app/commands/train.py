@@ -18,7 +18,7 @@ from elastic_tf import arguments as checks
 from elastic_tf.app import runs
 from elastic_tf.app.commands import options
 from elastic_tf.app.commands.commandline import option, parse
-from elastic_tf.files.atomic import directory
+from elastic_tf.files import directory
 from elastic_tf.timing.profile import TimingProfile
 
 _MOST_SEED = 2**32 - 1  # of NumPy

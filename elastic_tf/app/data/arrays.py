@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.app.data.pipelines import Batching, ImageData, from_rows
-from elastic_tf.extras import extra
-from elastic_tf.files import arrays as array_files
+from elastic_tf.arguments import extra
+from elastic_tf.files import read_arrays
 
 Labelled = tuple[np.ndarray, np.ndarray]
 
@@ -57,7 +57,7 @@ def arrays(path: str | os.PathLike[str]) -> tuple[Labelled, Labelled]:
     """
     path = arguments.file("path", path, "an .npz file")
     try:
-        found = array_files.read(path, _ARRAYS)
+        found = read_arrays(path, _ARRAYS)
     except (OSError, ValueError) as error:
         raise ValueError(f"`path` must be an .npz file. Received: '{path}' {error}.") from error
     if missing := [name for name in _ARRAYS if name not in found]:

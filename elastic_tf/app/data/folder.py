@@ -13,10 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
+from elastic_tf.app import class_folders
 from elastic_tf.app.data.pipelines import MOST_SIZE, Batching, ImageData, fits_memory, from_rows
-from elastic_tf.files import class_folders
-from elastic_tf.files.atomic import as_utf8
-from elastic_tf.files.json_form import read_bytes
+from elastic_tf.files import as_utf8, read_bytes
 from elastic_tf.timing.runtime import usable_cores
 
 _MOST_BYTES = 2**28  # of a file

@@ -10,7 +10,7 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.app.data.folder import decode
 from elastic_tf.app.data.pipelines import MOST_SIZE, Batching, ImageData, Source, batched
-from elastic_tf.extras import extra
+from elastic_tf.arguments import extra
 
 # Compressed images that are held in memory at a time, some 200 MB. TensorFlow Datasets stores the
 # examples in a random order, so that a window of them is as good as all.

@@ -18,7 +18,7 @@ from elastic_tf import arguments, lite
 from elastic_tf.app.export.network import Network
 from elastic_tf.choose.importance import measures
 from elastic_tf.choose.selection.selector import select_tensors, smallest_feasible_rho
-from elastic_tf.files import atomic
+from elastic_tf.files import directory
 from elastic_tf.lite import disk
 from elastic_tf.lite.updates import EVERY
 from elastic_tf.stack import raw, unwrapped, variables_of
@@ -113,7 +113,7 @@ def litert(
     for plan, rho, one in zip(described["plans"], rhos[len(rhos) - len(chosen) :], chosen):
         plan.update(rho=float(rho), predicted_ratio=one.time / profile.t_full)
     text = json.dumps(described, indent=1).encode()
-    with tempfile.TemporaryDirectory(dir=atomic.directory(target.parent)) as folder:
+    with tempfile.TemporaryDirectory(dir=directory(target.parent)) as folder:
         made = Path(folder) / target.name
         made.mkdir()
         for name, content in files.contents.items():

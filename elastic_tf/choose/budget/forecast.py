@@ -11,7 +11,7 @@ from elastic_tf import arguments
 from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile
 from elastic_tf.choose.importance.measures import depth
 from elastic_tf.choose.selection.selector import select_tensors
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table
 from elastic_tf.memory.steps import step
 from elastic_tf.plan import Plan
 from elastic_tf.timing.profile import TimingProfile

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import platformdirs
 
-from elastic_tf.files.atomic import write_json
-from elastic_tf.files.json_form import now, to_json
+from elastic_tf.files import now, to_json, write_json
 from elastic_tf.timing.profile import TimingProfile
 
 _PLACE = "ELASTIC_TF_CACHE"

@@ -23,7 +23,7 @@ from elastic_tf.choose.importance.tracking import Worth
 from elastic_tf.choose.selection import records
 from elastic_tf.choose.selection.records import SelectionRecord
 from elastic_tf.choose.selection.selector import select_tensors, smallest_feasible_rho
-from elastic_tf.files.json_form import to_json
+from elastic_tf.files import to_json
 from elastic_tf.memory.steps import Limit
 from elastic_tf.stack import raw
 from elastic_tf.train.engine import replicas, train_functions

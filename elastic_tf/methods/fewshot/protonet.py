@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from elastic_tf import arguments, stack
 from elastic_tf.cut import between
-from elastic_tf.files.arrays import array, quarter_of_memory
+from elastic_tf.files import array, quarter_of_memory
 from elastic_tf.memory.kernels import KernelCosts, kernel_costs
 from elastic_tf.methods.fewshot.fisher import ChannelFisher
 from elastic_tf.model import ElasticModel

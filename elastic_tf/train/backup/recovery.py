@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments, stack
-from elastic_tf.files.json_form import to_json
+from elastic_tf.files import to_json
 from elastic_tf.plan import Plan
 from elastic_tf.train import optimizers
 from elastic_tf.train.backup import state

@@ -18,9 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from elastic_tf.arguments import brief
-from elastic_tf.files import arrays as array_files
-from elastic_tf.files.atomic import replaced
-from elastic_tf.files.file_lock import claim
+from elastic_tf.files import claim, read_arrays, replaced
 
 VERSION = 3
 _NAMES = ("a.npz", "b.npz")
@@ -64,14 +62,14 @@ class Slots:
         refused = []
         for path in (self.path / name for name in _NAMES):
             try:
-                found[_json(array_files.read(path, [_JSON]))["number"]] = path
+                found[_json(read_arrays(path, [_JSON]))["number"]] = path
             except FileNotFoundError:
                 continue
             except (OSError, ValueError) as error:
                 refused.append(f"'{path}' {error}")
         for number, path in sorted(found.items(), reverse=True):
             try:
-                arrays = array_files.read(path)
+                arrays = read_arrays(path)
                 held = _json(arrays)
                 if held["names"] != [*arrays]:
                     raise ValueError("lacks some of its arrays")

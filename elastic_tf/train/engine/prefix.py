@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from elastic_tf import stack
 from elastic_tf.cut import Cut, between, find_cut, needed_ops
-from elastic_tf.files.arrays import array
+from elastic_tf.files import array
 from elastic_tf.graph import made, nodes_of, reached_from, replace
 from elastic_tf.stack import attributes
 from elastic_tf.train.engine import freezing

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.files.arrays import array, quarter_of_memory
+from elastic_tf.files import array, quarter_of_memory
 from elastic_tf.lite import ridge
 from elastic_tf.train import optimizers
 from elastic_tf.train.head import targets

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.files.arrays import quarter_of_memory
+from elastic_tf.files import quarter_of_memory
 from elastic_tf.train.inputs import batches
 
 READ = 64  # samples at a time

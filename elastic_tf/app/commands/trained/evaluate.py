@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from elastic_tf.app import class_folders
 from elastic_tf.app.commands import options
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.commands.trained import network
 from elastic_tf.arguments import brief, count
-from elastic_tf.files import class_folders
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.commands.trained import network
 from elastic_tf.arguments import count
-from elastic_tf.files import atomic
+from elastic_tf.files import directory, write_bytes, write_text
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -79,13 +79,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with _muted():
             if ending:
                 content = as_tflite(trained.network(), settings.quantize)
-                atomic.write_bytes(to, labelled(content, trained.class_names))
+                write_bytes(to, labelled(content, trained.class_names))
             else:
                 save_training(trained, to, settings.batch_size)
     else:
         save(trained, to)
     beside = to.with_name(f"{to.name}.md")
-    atomic.write_text(beside, card(trained, to))
+    write_text(beside, card(trained, to))
     size, names = trained.settings.input_size, len(trained.class_names)
     print(
         f"Written to {to}. Images of {size} x {size} pixels, 0 to 255, give logits of {names} "
@@ -119,7 +119,7 @@ def save(trained: network.Trained, to: Path) -> None:
             f"method '{trained.settings.method}' for '{to}'. Export a folder or .tflite."
         )
     with (
-        tempfile.TemporaryDirectory(dir=atomic.directory(to.parent)) as folder,
+        tempfile.TemporaryDirectory(dir=directory(to.parent)) as folder,
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),
     ):

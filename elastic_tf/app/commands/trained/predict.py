@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from elastic_tf import arguments as checks
+from elastic_tf.app.class_folders import visible
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.commands.trained import network
-from elastic_tf.files.atomic import as_utf8
-from elastic_tf.files.class_folders import visible
+from elastic_tf.files import as_utf8
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,8 +21,7 @@ from elastic_tf.app import runs
 from elastic_tf.app.commands import plot
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.commands.trained import evaluate, network
-from elastic_tf.files.atomic import write_text
-from elastic_tf.files.table import format_table
+from elastic_tf.files import format_table, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

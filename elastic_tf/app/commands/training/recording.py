@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf.app.runs import Run, peak_memory_bytes
-from elastic_tf.files.json_form import to_ranges
+from elastic_tf.files import to_ranges
 from elastic_tf.plan import Plan
 
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.app import data
+from elastic_tf.app import class_folders, data
 from elastic_tf.app.commands import options as checks
 from elastic_tf.app.commands.training import harness
 from elastic_tf.app.data import ImageData, Labelled, Shift
-from elastic_tf.files import class_folders
 
 # Domains of the handwritten digits; the committed weights know them as they are.
 DOMAINS = {
