@@ -12,14 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
+from elastic_tf.choose import records
 from elastic_tf.choose.budget.ledger import Ledger
 from elastic_tf.choose.budget.scheduler import Scheduler
 from elastic_tf.choose.budget.settings import Control, Rho, Settings
-from elastic_tf.choose.importance import measures
-from elastic_tf.choose.importance.probe import Probe
-from elastic_tf.choose.importance.tracking import needs_probe
-from elastic_tf.choose.selection import records
-from elastic_tf.choose.selection.records import SelectionRecord
+from elastic_tf.choose.importance import depth, loss_decrease
+from elastic_tf.choose.probe import Probe, needs_probe
+from elastic_tf.choose.records import SelectionRecord
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train.backup.recovery import Backup, Recovery
 from elastic_tf.train.engine import replicas
@@ -104,7 +103,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
             hint = f"Did you mean `{near}`?" if near else f"It has {', '.join(known)}."
             raise TypeError(f"ElasticCallback has no argument `{name}`. {hint}")
         if importance is None:
-            importance = measures.depth if probe is None else measures.loss_decrease
+            importance = depth if probe is None else loss_decrease
         probe = probe if isinstance(probe, Probe) else Probe(probe)
         if memory is not None and needs_probe(importance):
             raise ValueError(

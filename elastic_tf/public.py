@@ -9,9 +9,9 @@ from elastic_tf.choose import importance as importance
 from elastic_tf.choose.budget.forecast import forecast as forecast
 from elastic_tf.choose.budget.settings import Control as Control
 from elastic_tf.choose.budget.settings import Deadline as Deadline
-from elastic_tf.choose.importance.probe import Probe as Probe
-from elastic_tf.choose.selection.selector import Selection as Selection
-from elastic_tf.choose.selection.selector import select_tensors as select_tensors
+from elastic_tf.choose.probe import Probe as Probe
+from elastic_tf.choose.selection import Selection as Selection
+from elastic_tf.choose.selection import select_tensors as select_tensors
 from elastic_tf.delta import load_delta as load_delta
 from elastic_tf.delta import save_delta as save_delta
 from elastic_tf.fine_tuning import finetune as finetune

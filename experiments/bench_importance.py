@@ -18,7 +18,7 @@ from mask_trials import Case, State
 from scipy.stats import rankdata
 
 import elastic_tf as et
-from elastic_tf.choose.importance import measures
+from elastic_tf.choose import importance
 from elastic_tf.files import format_table
 
 PROBE = 64
@@ -85,13 +85,13 @@ def worths_at(case: Case, model: et.ElasticModel, state: State) -> dict[str, np.
     size = case.batch_size
     found = {}
     for reading, name in READINGS.items():
-        found[name] = measures.loss_decrease(
+        found[name] = importance.loss_decrease(
             model, *state.probe, gradient=reading, micro_batch_size=size
         )
-    found["gradient magnitude"] = measures.gradient_magnitude(
+    found["gradient magnitude"] = importance.gradient_magnitude(
         model, *state.probe, micro_batch_size=size
     )
-    found["weight magnitude"] = measures.weight_magnitude(model)
+    found["weight magnitude"] = importance.weight_magnitude(model)
     found["random"] = 1.0 - np.random.default_rng(len(state.name)).random(len(model.tensors))
     return found
 
@@ -101,7 +101,7 @@ def evaluation_seconds(case: Case, model: et.ElasticModel, state: State) -> floa
     seconds = []
     for _ in range(3):
         started = time.perf_counter()
-        measures.loss_decrease(model, *state.probe, micro_batch_size=case.batch_size)
+        importance.loss_decrease(model, *state.probe, micro_batch_size=case.batch_size)
         seconds.append(time.perf_counter() - started)
     return float(np.median(seconds))
 
@@ -176,7 +176,7 @@ def drift() -> dict[str, Any]:
         for size in PROBES:
             probe = case.train.rows(rng.permutation(len(case.train.y))[:size])
             worths[size].append(
-                measures.loss_decrease(
+                importance.loss_decrease(
                     model, *probe, micro_batch_size=min(case.batch_size, size // 2)
                 )
             )

@@ -25,8 +25,8 @@ from related import tinytrain
 
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.commands.compare import interval
-from elastic_tf.choose.selection.mixed_integer import best_choices
-from elastic_tf.choose.selection.problem import Choices
+from elastic_tf.choose.problem import Choices
+from elastic_tf.choose.solvers import best_choices
 from elastic_tf.files import format_table, write_text
 from elastic_tf.memory.kernels import KernelCosts
 from elastic_tf.methods.fewshot.rule import Budgets, with_best

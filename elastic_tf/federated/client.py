@@ -18,8 +18,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 
 from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile
 from elastic_tf.choose.budget.remembered import recalled
-from elastic_tf.choose.importance.measures import depth
-from elastic_tf.choose.selection.selector import select_tensors, smallest_feasible_rho
+from elastic_tf.choose.importance import depth
+from elastic_tf.choose.selection import select_tensors, smallest_feasible_rho
 from elastic_tf.federated import changes
 from elastic_tf.federated.sums import HELD, LOG_SCALES, Sums, as_record, noised
 from elastic_tf.files import quarter_of_memory

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from elastic_tf import stack
-from elastic_tf.choose.importance.probe import Draws
+from elastic_tf.choose.probe import Draws
 
 ROWS, SIZE = 7, 2
 BATCHES = 4  # the last one is smaller

@@ -13,7 +13,7 @@ from networks import L, crossentropy, values
 
 from elastic_tf import stack
 from elastic_tf.app import zoo
-from elastic_tf.choose.selection.selector import select_tensors
+from elastic_tf.choose.selection import select_tensors
 from elastic_tf.methods import baselines
 from elastic_tf.methods.baselines import policies
 from elastic_tf.methods.baselines.method import Task

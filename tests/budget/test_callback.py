@@ -10,11 +10,11 @@ from chosen import callback, dataset, elastic, favour, fit, table
 from networks import crossentropy, images, network, values
 
 from elastic_tf.callback import ElasticCallback
+from elastic_tf.choose import importance
 from elastic_tf.choose.budget import scheduler
 from elastic_tf.choose.budget.settings import Control, Deadline
-from elastic_tf.choose.importance import measures
-from elastic_tf.choose.importance.probe import Probe
-from elastic_tf.choose.selection.selector import select_tensors
+from elastic_tf.choose.probe import Probe
+from elastic_tf.choose.selection import select_tensors
 from elastic_tf.model import ElasticModel
 from elastic_tf.train.head.solve import SolveHead
 from elastic_tf.train.inputs.samples import Samples
@@ -99,7 +99,7 @@ def test_by_depth_a_schedule_is_followed():
     assert [record.mask.sum() for record in by_schedule.selections] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("importance", [measures.paper, measures.depth])
+@pytest.mark.parametrize("importance", [importance.paper, importance.depth])
 def test_an_importance_is_selected_by_its_own_strategy(monkeypatch, importance):
     seen = []
 

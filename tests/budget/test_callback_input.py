@@ -14,7 +14,7 @@ from elastic_tf.callback import ElasticCallback
 from elastic_tf.choose.budget.ledger import Ledger
 from elastic_tf.choose.budget.lookahead import Lookahead
 from elastic_tf.choose.budget.settings import Control, Deadline
-from elastic_tf.choose.importance.probe import Probe
+from elastic_tf.choose.probe import Probe
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profile import TimingProfile, tensor_specs
 from elastic_tf.timing.profiler import profile_model

@@ -34,7 +34,7 @@ from faults.mutations import mutated_bytes, mutated_json
 from elastic_tf.app import runs
 from elastic_tf.app.commands import commandline
 from elastic_tf.app.commands.commandline import option
-from elastic_tf.choose.selection.records import SelectionRecord
+from elastic_tf.choose.records import SelectionRecord
 from elastic_tf.files import write_json
 from elastic_tf.timing.profile import TensorSpec
 from elastic_tf.train.backup.slots import Slots

@@ -10,8 +10,8 @@ from evaluated import FUNCTIONS, READINGS, L, elastic, linear, noisy, points, sa
 from networks import crossentropy, half_precision, images, network
 
 from elastic_tf import stack
-from elastic_tf.choose.importance import measures
-from elastic_tf.choose.importance.evaluation import Evaluator, as_probe, batches_of
+from elastic_tf.choose import importance
+from elastic_tf.choose.importance import Evaluator, as_probe, batches_of
 from elastic_tf.model import ElasticModel
 
 
@@ -19,7 +19,7 @@ def test_nothing_is_left_behind() -> None:
     model = elastic("scaled")
     before = state(model)
     for reading in READINGS:
-        measures.loss_decrease(model, *images(), gradient=reading, micro_batch_size=10)
+        importance.loss_decrease(model, *images(), gradient=reading, micro_batch_size=10)
         assert same(before, state(model)), reading
 
 
@@ -46,7 +46,7 @@ def test_training_goes_on_as_without_an_evaluation() -> None:
         model = noisy()
         model.fit(*images(), batch_size=8, verbose=0)  # the train function is there before
         if evaluate:
-            measures.loss_decrease(model, *images(seed=1), gradient="after")
+            importance.loss_decrease(model, *images(seed=1), gradient="after")
         model.fit(*images(), batch_size=8, verbose=0)
         return state(model)
 
@@ -56,7 +56,7 @@ def test_training_goes_on_as_without_an_evaluation() -> None:
 def test_update_is_the_one_that_training_makes() -> None:
     model = elastic("sgdw")
     x, y = map(tf.convert_to_tensor, images())
-    worth = measures.loss_decrease(model, x, y, gradient="before")
+    worth = importance.loss_decrease(model, x, y, gradient="before")
     with tf.GradientTape() as tape:
         loss = model.compute_loss(x, y, model(x, training=True))
     gradients = tape.gradient(loss, model.tensors)
@@ -72,7 +72,7 @@ def test_mean_of_before_and_after_is_the_true_decrease_of_a_quadratic_loss() -> 
     model = linear()
     x, y = points()
     before, after = (
-        measures.loss_decrease(model, x, y, gradient=reading).sum()
+        importance.loss_decrease(model, x, y, gradient=reading).sum()
         for reading in ("before", "after")
     )
     start = model.evaluate(x, y, verbose=0)
@@ -85,13 +85,13 @@ def test_mean_of_before_and_after_is_the_true_decrease_of_a_quadratic_loss() -> 
 def test_importance_is_the_decrease_to_first_order_tensor_by_tensor() -> None:
     x, y = points()
     model = linear(learning_rate=1e-3)
-    worth = measures.loss_decrease(model, x, y, gradient="before")
+    worth = importance.loss_decrease(model, x, y, gradient="before")
     start = model.evaluate(x, y, verbose=0)
     for k, tensor in enumerate(model.tensors):
         value = tensor.numpy()
         model.set_mask(np.arange(len(worth)) == k)
         np.testing.assert_array_equal(
-            measures.loss_decrease(model, x, y, gradient="before"), worth
+            importance.loss_decrease(model, x, y, gradient="before"), worth
         )  # whatever is trained now
         model.train_on_batch(x, y)
         assert worth[k] == pytest.approx(start - model.evaluate(x, y, verbose=0), rel=2e-2)
@@ -100,15 +100,15 @@ def test_importance_is_the_decrease_to_first_order_tensor_by_tensor() -> None:
 
 def test_gradient_after_a_step_too_far_is_negative() -> None:
     model = linear(learning_rate=30.0)
-    assert (measures.loss_decrease(model, *points(), gradient="after") < 0.0).all()
-    assert (measures.loss_decrease(model, *points(), gradient="before") > 0.0).all()
+    assert (importance.loss_decrease(model, *points(), gradient="after") < 0.0).all()
+    assert (importance.loss_decrease(model, *points(), gradient="before") > 0.0).all()
 
 
 def test_the_papers_own_way_takes_the_gradient_after_the_update() -> None:
     model, data = linear(), points()
-    expected = measures.loss_decrease(model, *data, gradient="after")
-    np.testing.assert_array_equal(measures.paper(model, *data, micro_batch_size=None), expected)
-    assert measures.paper.strategy == "paper"
+    expected = importance.loss_decrease(model, *data, gradient="after")
+    np.testing.assert_array_equal(importance.paper(model, *data, micro_batch_size=None), expected)
+    assert importance.paper.strategy == "paper"
 
 
 def test_the_other_half_judges_the_update() -> None:
@@ -121,15 +121,15 @@ def test_the_other_half_judges_the_update() -> None:
             loss = model.compute_loss(x[half], y[half], model(x[half]))
         gradients.append(tape.gradient(loss, model.tensors))
     expected = [0.05 * tf.reduce_sum(a * b).numpy() for a, b in zip(*gradients)]
-    worth = measures.loss_decrease(model, x, y, gradient="other")
+    worth = importance.loss_decrease(model, x, y, gradient="other")
     np.testing.assert_allclose(worth, expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("gradient", READINGS)
 def test_micro_batches_add_up(gradient: str) -> None:
     model = linear()
-    whole = measures.loss_decrease(model, *points(), gradient=gradient)
-    parts = measures.loss_decrease(model, *points(), gradient=gradient, micro_batch_size=5)
+    whole = importance.loss_decrease(model, *points(), gradient=gradient)
+    parts = importance.loss_decrease(model, *points(), gradient=gradient, micro_batch_size=5)
     np.testing.assert_allclose(parts, whole, rtol=1e-4)
 
 
@@ -137,7 +137,7 @@ def test_sample_weights_count() -> None:
     model = linear()
     x, y = points()
     weight = np.full(len(x), 2.0)
-    for function, factor in ((measures.loss_decrease, 4.0), (measures.gradient_magnitude, 2.0)):
+    for function, factor in ((importance.loss_decrease, 4.0), (importance.gradient_magnitude, 2.0)):
         double = function(model, x, y, sample_weight=weight)
         np.testing.assert_allclose(double, factor * function(model, x, y), rtol=1e-4)
 
@@ -145,8 +145,8 @@ def test_sample_weights_count() -> None:
 def test_probe_of_one_sample_is_judged_by_itself() -> None:
     model = linear()
     x, y = points(1)
-    worth = measures.loss_decrease(model, x, y, gradient="other")
-    np.testing.assert_array_equal(worth, measures.loss_decrease(model, x, y, gradient="before"))
+    worth = importance.loss_decrease(model, x, y, gradient="other")
+    np.testing.assert_array_equal(worth, importance.loss_decrease(model, x, y, gradient="before"))
 
 
 def test_tensor_that_the_loss_does_not_depend_on_is_worth_nothing() -> None:
@@ -157,21 +157,21 @@ def test_tensor_that_the_loss_does_not_depend_on_is_worth_nothing() -> None:
     x, y = points()
     idle = np.array(["unused" in tensor.name for tensor in model.tensors])
     for reading in READINGS:
-        worth = measures.loss_decrease(model, x, {"used": y}, gradient=reading)
+        worth = importance.loss_decrease(model, x, {"used": y}, gradient=reading)
         assert (worth[idle] == 0.0).all()
         assert (worth[~idle] != 0.0).all()
-    assert (measures.gradient_magnitude(model, x, {"used": y})[idle] == 0.0).all()
+    assert (importance.gradient_magnitude(model, x, {"used": y})[idle] == 0.0).all()
 
 
 def test_gradient_that_overflows_under_a_loss_scale_is_taken_with_a_smaller_one() -> None:
     with half_precision():
         model = ElasticModel.from_model(network())
         model.compile(tf.keras.optimizers.SGD(0.05), crossentropy())
-        expected = measures.loss_decrease(model, *images())
+        expected = importance.loss_decrease(model, *images())
         scale = stack.scale_of(model.optimizer)
         scale.assign(2.0**30)
         before = state(model)
-        found = measures.loss_decrease(model, *images())
+        found = importance.loss_decrease(model, *images())
         assert same(before, state(model))
         assert float(scale) == 2.0**30
     np.testing.assert_allclose(found, expected, rtol=0.05, atol=0.01 * np.abs(expected).max())
@@ -185,7 +185,7 @@ def test_inputs_may_be_a_structure_and_gradients_sparse() -> None:
     model.compile("adam", "mse")
     rng = np.random.default_rng(0)
     x = {"left": rng.integers(0, 6, (8, 4)), "right": rng.normal(size=(8, 12))}
-    worth = measures.loss_decrease(model, x, np.ones((8, 1)), micro_batch_size=2)
+    worth = importance.loss_decrease(model, x, np.ones((8, 1)), micro_batch_size=2)
     assert worth.shape == (3,)
     assert np.isfinite(worth).all()
     assert worth[0] != 0.0
@@ -200,29 +200,29 @@ def traces(model: ElasticModel) -> int:
 def test_second_evaluation_traces_nothing_and_ever_new_shapes_do_not_pile_up() -> None:
     model = linear()
     x, y = points(24)
-    measures.loss_decrease(model, x, y, micro_batch_size=4)
+    importance.loss_decrease(model, x, y, micro_batch_size=4)
     count = traces(model)
-    measures.loss_decrease(model, x, y, micro_batch_size=4)
+    importance.loss_decrease(model, x, y, micro_batch_size=4)
     assert traces(model) == count
     for size in range(2, 24):
-        measures.gradient_magnitude(model, x[:size], y[:size])
+        importance.gradient_magnitude(model, x[:size], y[:size])
     assert traces(model) <= 10
 
 
 def test_compiling_anew_takes_the_new_optimizer_and_frees_the_old_traces() -> None:
     model = linear(learning_rate=0.01)
-    slow = measures.loss_decrease(model, *points(), gradient="before")
+    slow = importance.loss_decrease(model, *points(), gradient="before")
     batches = batches_of(as_probe(*points()), None)
     graph = weakref.ref(Evaluator.of(model)._pass.get_concrete_function(batches[0][1]).graph)
     model.compile(tf.keras.optimizers.SGD(0.02), "mse")
-    fast = measures.loss_decrease(model, *points(), gradient="before")
+    fast = importance.loss_decrease(model, *points(), gradient="before")
     np.testing.assert_allclose(fast, 2.0 * slow, rtol=1e-4)
     gc.collect()
     assert graph() is None
 
 
 def test_by_depth_scale_and_offset_of_normalisations_come_last() -> None:
-    found = measures.depth(elastic(fitted=False))
+    found = importance.depth(elastic(fitted=False))
     normal = ["bn1" in tensor.name or "bn2" in tensor.name for tensor in elastic().tensors]
     assert normal == [False, False, True, True, False, False, True, True, False, False]
     np.testing.assert_array_equal(found, [5, 6, 1, 2, 7, 8, 3, 4, 9, 10])
@@ -231,7 +231,7 @@ def test_by_depth_scale_and_offset_of_normalisations_come_last() -> None:
 def test_model_is_saved_and_freed_with_its_evaluator(tmp_path) -> None:
     def saved() -> weakref.ref:
         model = linear()
-        measures.loss_decrease(model, *points())
+        importance.loss_decrease(model, *points())
         model.save_weights(tmp_path / "model.weights.h5")
         model.export(tmp_path / "exported")
         return weakref.ref(model)
@@ -243,4 +243,4 @@ def test_model_is_saved_and_freed_with_its_evaluator(tmp_path) -> None:
 
 
 def test_magnitude_is_that_of_the_weights() -> None:
-    assert measures.weight_magnitude(linear())[0] == pytest.approx(15.0)
+    assert importance.weight_magnitude(linear())[0] == pytest.approx(15.0)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from evaluated import READINGS, L, linear, noisy, points, same, state
 from networks import images, network
 
-from elastic_tf.choose.importance import measures
+from elastic_tf.choose import importance
 from elastic_tf.model import ElasticModel
 
 
@@ -16,12 +16,12 @@ from elastic_tf.model import ElasticModel
 def test_loss_that_is_not_finite_is_refused_and_harms_nothing(gradient: str) -> None:
     model = noisy()
     x, y = images()
-    measures.loss_decrease(model, x, y, gradient=gradient)
+    importance.loss_decrease(model, x, y, gradient=gradient)
     before = state(model)
     with pytest.raises(ValueError, match="loss=nan"):
-        measures.loss_decrease(model, np.full_like(x, np.nan), y, gradient=gradient)
+        importance.loss_decrease(model, np.full_like(x, np.nan), y, gradient=gradient)
     assert same(before, state(model))
-    assert np.isfinite(measures.loss_decrease(model, x, y, gradient=gradient)).all()
+    assert np.isfinite(importance.loss_decrease(model, x, y, gradient=gradient)).all()
 
 
 def test_gradient_that_is_not_finite_is_refused() -> None:
@@ -30,13 +30,13 @@ def test_gradient_that_is_not_finite_is_refused() -> None:
     model = ElasticModel(inputs, output)
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match="importance (nan|inf|-inf) of tensor 0"):
-        measures.loss_decrease(model, np.ones((4, 1)), np.ones((4, 1)), gradient="before")
+        importance.loss_decrease(model, np.ones((4, 1)), np.ones((4, 1)), gradient="before")
 
 
 def test_model_that_is_not_compiled_is_refused() -> None:
     model = ElasticModel.from_model(network())
     with pytest.raises(ValueError, match=f"{model.name!r} without an optimizer"):
-        measures.loss_decrease(model, *images())
+        importance.loss_decrease(model, *images())
 
 
 X, Y = points()
@@ -53,4 +53,4 @@ X, Y = points()
 )
 def test_what_cannot_be_is_refused(probe: Any, options: dict[str, Any], received: str) -> None:
     with pytest.raises(ValueError, match=received):
-        measures.loss_decrease(linear(), *probe, **options)
+        importance.loss_decrease(linear(), *probe, **options)

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.choose.importance.probe import Draws
-from elastic_tf.choose.importance.tracking import Worth
+from elastic_tf.choose.probe import Draws, Worth
 
 MODEL = SimpleNamespace(distribute_strategy=tf.distribute.get_strategy())
 

@@ -17,7 +17,7 @@ from pages import DOCS, PAGES, ROOT, TEXTS
 import elastic_tf as et
 from elastic_tf.__main__ import COMMANDS
 from elastic_tf.__main__ import module as command
-from elastic_tf.choose.selection.records import COLUMNS
+from elastic_tf.choose.records import COLUMNS
 from elastic_tf.files import described
 from elastic_tf.methods import baselines
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from elastic_tf.callback import SelectionRecord
 from elastic_tf.plan import Plan
 from elastic_tf.app import runs
-from elastic_tf.choose.selection.selector import select_tensors
+from elastic_tf.choose.selection import select_tensors
 from elastic_tf.timing.profile import TimingProfile
 
 CONFIG = {"method": "elastic", "rho": 0.5, "seed": 3, "shape": (4, 8), "out": Path("x")}

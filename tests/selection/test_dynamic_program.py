@@ -7,9 +7,9 @@ import pytest
 from instances import instance
 from paper_selection import paper_selection
 
-from elastic_tf.choose.selection.dynamic_program import recurrence
-from elastic_tf.choose.selection.problem import Choices, reduce
-from elastic_tf.choose.selection.selector import select_tensors
+from elastic_tf.choose.problem import Choices, reduce
+from elastic_tf.choose.selection import select_tensors
+from elastic_tf.choose.solvers import recurrence
 from elastic_tf.timing.profile import TimingProfile
 
 

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from elastic_tf.choose.selection import records
-from elastic_tf.choose.selection.selector import select_tensors
+from elastic_tf.choose import records
+from elastic_tf.choose.selection import select_tensors
 from elastic_tf.timing.profile import TimingProfile
 
 

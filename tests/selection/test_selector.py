@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from instances import NETWORKS, instance, table_of
 from mixed_integer import optimum
 
-from elastic_tf.choose.selection.selector import Selection, select_tensors, smallest_feasible_rho
+from elastic_tf.choose.selection import Selection, select_tensors, smallest_feasible_rho
 from elastic_tf.timing.profile import TimingProfile
 
 # A selection may use this share of its budget more than a reference that counts in floats too.

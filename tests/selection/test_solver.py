@@ -8,10 +8,9 @@ import pytest
 from instances import instance
 from mixed_integer import best
 
-from elastic_tf.choose.selection import solver
-from elastic_tf.choose.selection.mixed_integer import best_choices
-from elastic_tf.choose.selection.problem import Choices, Problem, in_order, reduce
-from elastic_tf.choose.selection.solver import relax, solve
+from elastic_tf.choose import solvers
+from elastic_tf.choose.problem import Choices, Problem, reduce
+from elastic_tf.choose.solvers import best_choices, in_order, relax, solve
 
 
 class Case(NamedTuple):
@@ -103,7 +102,7 @@ def test_bound_holds_however_little_work_is_allowed() -> None:
 
 
 def test_bound_holds_where_a_knapsack_has_too_many_states(monkeypatch) -> None:
-    monkeypatch.setattr(solver, "_STATES", 1)
+    monkeypatch.setattr(solvers, "_STATES", 1)
     for seed in range(12):
         whole = case(seed, 9)
         problem, most = whole.problem(), enumerated(whole)

@@ -7,15 +7,15 @@ import tensorflow as tf
 from networks import CLASSES, IMAGE, MORE_OPTIMIZERS, L, crossentropy, images, network
 
 from elastic_tf import stack
-from elastic_tf.choose.importance import measures
+from elastic_tf.choose import importance
 from elastic_tf.model import ElasticModel
 from elastic_tf.train import optimizers
 
 READINGS = ("before", "after", "other")
 FUNCTIONS = {
-    "loss_decrease": measures.loss_decrease,
-    "gradient_magnitude": measures.gradient_magnitude,
-    "weight_magnitude": measures.weight_magnitude,
+    "loss_decrease": importance.loss_decrease,
+    "gradient_magnitude": importance.gradient_magnitude,
+    "weight_magnitude": importance.weight_magnitude,
     "own": lambda model, x, y: np.arange(len(model.tensors), dtype=np.float64),
 }
 

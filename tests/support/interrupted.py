@@ -15,7 +15,7 @@ import tensorflow as tf
 from networks import CLASSES, MORE_OPTIMIZERS, L, crossentropy
 
 from elastic_tf import stack
-from elastic_tf.choose.importance import measures
+from elastic_tf.choose import importance
 from elastic_tf.train import optimizers
 from elastic_tf.train.backup import slots
 
@@ -27,7 +27,7 @@ CHEAP = {"importance": et.importance.weight_magnitude, "optimizer": "sgd"}
 
 # Where a training can be killed beside its steps: what is replaced, and its name.
 MOMENTS = {
-    "importance": (measures, "_finite"),  # once for each evaluation
+    "importance": (importance, "_finite"),  # once for each evaluation
     "tracing": (et.ElasticMixin, "gradients"),  # once for each traced step
     "array": (slots, "_add"),  # once for each array that is written
     "flush": (os, "fsync"),

@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from elastic_tf import arguments, lite
 from elastic_tf.app.export.network import Network
-from elastic_tf.choose.importance import measures
-from elastic_tf.choose.selection.selector import select_tensors, smallest_feasible_rho
+from elastic_tf.choose.importance import depth
+from elastic_tf.choose.selection import select_tensors, smallest_feasible_rho
 from elastic_tf.files import directory
 from elastic_tf.lite import disk
 from elastic_tf.lite.updates import EVERY
@@ -92,7 +92,7 @@ def litert(
         profile = profile_model(model, x, y)
     profile.check(model)
     cached, head = profile.with_cached_prefix(), head_tensors(model)
-    worth = measures.depth(model)
+    worth = depth(model)
     least = smallest_feasible_rho(cached, head)  # the head is in every plan
     chosen = [
         select_tensors(worth, cached, max(rho, least), required=head, strategy="order")

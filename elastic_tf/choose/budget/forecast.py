@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile
-from elastic_tf.choose.importance.measures import depth
-from elastic_tf.choose.selection.selector import select_tensors
+from elastic_tf.choose.importance import depth
+from elastic_tf.choose.selection import select_tensors
 from elastic_tf.files import format_table
 from elastic_tf.memory.steps import step
 from elastic_tf.plan import Plan

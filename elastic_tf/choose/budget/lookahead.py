@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from elastic_tf import stack
 from elastic_tf.choose.budget.ledger import Ledger
-from elastic_tf.choose.importance.probe import size_of
+from elastic_tf.choose.probe import size_of
 from elastic_tf.train.engine.mixin import ElasticMixin
 
 

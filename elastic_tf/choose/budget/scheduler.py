@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf.choose import records
 from elastic_tf.choose.budget.deadline import DeadlineControl
 from elastic_tf.choose.budget.ledger import Ledger
 from elastic_tf.choose.budget.lookahead import Lookahead
 from elastic_tf.choose.budget.prior import StepCosts, first_step_seconds
 from elastic_tf.choose.budget.ratio import RatioControl
 from elastic_tf.choose.budget.settings import Settings
-from elastic_tf.choose.importance.probe import joined
-from elastic_tf.choose.importance.tracking import Worth
-from elastic_tf.choose.selection import records
-from elastic_tf.choose.selection.records import SelectionRecord
-from elastic_tf.choose.selection.selector import select_tensors, smallest_feasible_rho
+from elastic_tf.choose.probe import Worth, joined
+from elastic_tf.choose.records import SelectionRecord
+from elastic_tf.choose.selection import select_tensors, smallest_feasible_rho
 from elastic_tf.files import to_json
 from elastic_tf.memory.steps import Limit
 from elastic_tf.stack import raw

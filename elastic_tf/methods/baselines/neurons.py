@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.choose.importance.probe import Probe
+from elastic_tf.choose.probe import Probe
 from elastic_tf.methods.baselines.method import Method
 from elastic_tf.plan import EXACT, NAMES, SOME, Plan, layers_of
 from elastic_tf.stack import never_differentiated

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.callback import ElasticCallback
+from elastic_tf.choose import importance
 from elastic_tf.choose.budget.settings import Control
-from elastic_tf.choose.importance import measures
-from elastic_tf.choose.importance.probe import Probe
+from elastic_tf.choose.probe import Probe
 from elastic_tf.methods.baselines.method import Method, Task
 from elastic_tf.train.head.features import head_tensors
 
@@ -60,23 +60,23 @@ def with_importance(
 
 
 METHODS = (
-    with_importance("elastic", "the last tensors that fit rho", measures.depth, foretells=True),
+    with_importance("elastic", "the last tensors that fit rho", importance.depth, foretells=True),
     with_importance(
         "elastic_loss",
         "what lowers the loss most within rho, anew each interval",
-        measures.loss_decrease,
+        importance.loss_decrease,
     ),
     with_importance(
         "elastic_weight",
         "as elastic_loss, by the magnitude of the weights",
-        measures.weight_magnitude,
+        importance.weight_magnitude,
     ),
     with_importance(
         "elastic_grad",
         "as elastic_loss, by the magnitude of the gradients",
-        measures.gradient_magnitude,
+        importance.gradient_magnitude,
     ),
-    with_importance("elastictrainer", "as the paper's released code", measures.paper),
+    with_importance("elastictrainer", "as the paper's released code", importance.paper),
     with_importance(
         "random", "at random within rho", lambda task: at_random(task.seed), is_of_task=True
     ),
@@ -85,7 +85,7 @@ METHODS = (
     with_importance(
         "offline_optimal",
         "as elastic_loss, chosen once at the start",
-        measures.loss_decrease,
+        importance.loss_decrease,
         interval=arguments.MOST,
         control=Control(share=0.0),
     ),

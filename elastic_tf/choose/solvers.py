@@ -1,8 +1,8 @@
-"""The selection of tensors, solved to a certified gap by branch and bound.
+"""The solvers: branch and bound, the paper's recurrence, an integer program, and an order.
 
-No selection is worth more than price * room plus what its tensors are worth beyond their priced
-costs, whatever the price. The cost of an item that several tensors need is divided among them: no
-selection pays more that way than it does in truth.
+Branch and bound: no selection is worth more than price * room plus what its tensors are worth
+beyond their priced costs, whatever the price. The cost of an item that several tensors need is
+divided among them: no selection pays more that way than it does in truth.
 
 These items are decided one by one: either the item is paid, or the tensors that need it stay out.
 On the way tensors are taken or left for good where the opposite could not beat the best selection
@@ -18,13 +18,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elastic_tf.choose.selection.problem import Problem, Solution, per_cost
+from elastic_tf.choose.problem import Choices, Problem, Solution, per_cost
 
 GAP = 1e-3  # proven share of the worth that may be missing
 _WORK = 1_000  # nodes; a node of 214 tensors takes about half a millisecond
 _STATES_PER_NODE = 2_000  # so many states of a knapsack take as long as a node
 _ROUNDING = 1e-12  # of a sum of costs
 _STATES = 256  # of a knapsack's list at its first try; 16 times as many at each further one
+TICKS = 10_000  # of the budget, in the recurrence
+_TICK = 1e-9  # of a tick: rounding
+_NODES = 1_000  # of the integer program, counted rather than timed
+_ROOM = 1e3  # that program keeps its rows to 1e-6
+_SAFE = 1e-5  # of room, where a row was not kept
 
 
 class Node(NamedTuple):
@@ -214,3 +219,131 @@ class _Search:
                 taken[k] = not is_out
             self._offer(taken)
         self._push(min(bound, cut), node._replace(states=16 * node.states))
+
+
+def recurrence(problem: Problem, ticks: int = TICKS) -> Solution:
+    """Best selection on the chain, with times rounded up to `ticks` steps of the budget.
+
+    With d the input-most trained tensor the time of carrying the gradient to it is fixed, and what
+    is left is a knapsack over the tensors after d. One row serves every d, from the output to the
+    input: row[b] is the most worth that fits into b ticks over the tensors after d. An item that
+    several tensors need is charged for all up to the last of them.
+
+    Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 6. The paper asks every shallower
+    depth at every tensor, O(n^2 * ticks), and rounds down, which can exceed the budget.
+    """
+    count = len(problem.worth)
+    chosen = np.zeros(count, bool)
+    if not count or not problem.room:
+        return Solution(chosen, float(problem.worth.sum()))
+    cost = problem.own * ticks - _TICK
+    last = count - 1 - problem.member[:, ::-1].argmax(axis=1)
+    tail = np.cumsum(np.bincount(last, problem.cost, count)[::-1])[::-1]
+    room = (1.0 - tail) * ticks + _TICK
+    steps = np.ceil(np.maximum(cost, 0.0))
+    row, taken = np.zeros(ticks + 1), np.zeros((count, ticks + 1), bool)
+    best, deepest, left = 0.0, -1, 0
+    for k in range(count - 1, -1, -1):
+        if room[k] < 0.0:
+            break  # the deeper, the less room
+        size = int(room[k]) + 1
+        if cost[k] > room[k]:
+            continue
+        asked = int(room[k] - cost[k])
+        value = row[asked] + problem.worth[k]
+        if value > best:
+            best, deepest, left = value, k, asked
+        shift = int(steps[k])
+        with_k = row[: max(size - shift, 0)] + problem.worth[k]
+        without_k = row[shift:size]
+        taken[k, shift:size] = with_k > without_k
+        row[shift:size] = np.maximum(with_k, without_k)
+    if deepest >= 0:
+        chosen[deepest] = True
+        for k in range(deepest + 1, count):
+            if taken[k, left]:
+                chosen[k] = True
+                left -= int(steps[k])
+    every, rows = np.ones(count, bool), np.arange(len(problem.cost))
+    return Solution(chosen, relax(problem, every, rows, problem.room, 1.0).bound)
+
+
+def best_choices(
+    choices: Choices, worth: np.ndarray, room: np.ndarray, required: np.ndarray, gap: float = GAP
+) -> Solution:
+    """Choices worth at least 1 - gap of the best ones, or what a bounded search suffices for.
+
+    maximise worth @ x, x of the choices and y of the items binary, subject to
+
+    * cost.T @ y <= room, and at most one choice for each tensor;
+    * x[k] <= y[s] for the choices that need an item: of items that need each other's choices, one
+      inside the next, y of the smaller <= y of the larger says the same in fewer rows.
+
+    (n,) finite `worth`; (R,) `room`, at least the cost of the required choices, (n,) bool.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp  # takes long to load
+
+    keep, owner = np.unique(choices.member, axis=0, return_inverse=True)
+    count, items = len(worth), len(keep)
+    cost = np.zeros((items, len(room)))
+    np.add.at(cost, owner.ravel(), choices.cost)
+    unit = np.where(room > 0.0, room / _ROOM, 1.0)
+    part, columns = keep.astype(np.float64), count + items
+    inside = (part @ part.T >= part.sum(axis=1)[:, None]) & ~np.eye(items, dtype=bool)
+    # neither through another item between, nor beside one that the choice needs as well
+    smaller, larger = np.nonzero(inside & (inside.astype(float) @ inside == 0.0))
+    larger_of, choice = np.nonzero(keep & (inside.T.astype(float) @ part == 0.0))
+    low = np.concatenate([choice, count + smaller])
+    high = count + np.concatenate([larger_of, larger])
+    spent = np.zeros((len(room), columns))
+    spent[:, count:] = cost.T / unit[:, None]
+    needs = np.zeros((len(low), columns))
+    needs[np.arange(len(low)), low] = 1.0
+    needs[np.arange(len(low)), high] = -1.0
+    once = np.zeros((int(choices.tensor.max()) + 1, columns))
+    once[choices.tensor, np.arange(count)] = 1.0
+
+    may = required | (worth > 0.0)
+    able = may & (choices.member.T @ choices.cost <= room).all(axis=1)
+    scale = float(np.abs(worth[able]).max(initial=0.0)) or 1.0
+    upper, lower = np.append(may, np.ones(items)), np.append(required, np.zeros(items))
+    value = np.append(worth, np.zeros(items)) / scale
+    for safe in (0.0, _SAFE):
+        found = milp(
+            -value,
+            integrality=np.ones(columns),
+            bounds=Bounds(lower, upper),
+            constraints=[
+                LinearConstraint(needs, -np.inf, 0.0),
+                LinearConstraint(once, -np.inf, 1.0),
+                LinearConstraint(spent, -np.inf, (1.0 - safe) * room / unit),
+            ],
+            options={"mip_rel_gap": gap, "node_limit": _NODES},
+        )
+        chosen = required if found.x is None else found.x[:count] > 0.5
+        if (choices.spent(chosen) <= room).all():
+            break
+    else:
+        chosen = required
+    reached = float(worth[chosen].sum())
+    bound = np.inf if found.mip_dual_bound is None else -scale * found.mip_dual_bound
+    return Solution(chosen, max(reached, min(bound, float(worth[may].sum()))))
+
+
+def in_order(
+    choices: Choices, worth: np.ndarray, room: np.ndarray, required: np.ndarray
+) -> Solution:
+    """The tensors by their worth, the largest first, each that fits beside those before it.
+
+    As `reduce` is given them, of any number of resources.
+    """
+    chosen, paid = required.copy(), np.asarray(choices.member[:, required].any(axis=1))
+    left = room - choices.cost[paid].sum(axis=0)
+    alone = choices.member.T @ (choices.cost * ~paid[:, None])
+    able = (worth > 0.0) & ~required & (alone <= left).all(axis=1)
+    for k in np.argsort(-worth, kind="stable"):
+        due = choices.member[:, k] & ~paid
+        added = choices.cost[due].sum(axis=0)
+        if able[k] and (added <= left).all():
+            chosen[k], paid, left = True, paid | due, left - added
+    return Solution(chosen, float(worth[able | required].sum()))

@@ -96,22 +96,3 @@ def reduce(choices: Choices, worth: np.ndarray, room: np.ndarray, required: np.n
         room=float(left > 0.0),
         scale=scale,
     )
-
-
-def in_order(
-    choices: Choices, worth: np.ndarray, room: np.ndarray, required: np.ndarray
-) -> Solution:
-    """The tensors by their worth, the largest first, each that fits beside those before it.
-
-    As `reduce` is given them, of any number of resources.
-    """
-    chosen, paid = required.copy(), np.asarray(choices.member[:, required].any(axis=1))
-    left = room - choices.cost[paid].sum(axis=0)
-    alone = choices.member.T @ (choices.cost * ~paid[:, None])
-    able = (worth > 0.0) & ~required & (alone <= left).all(axis=1)
-    for k in np.argsort(-worth, kind="stable"):
-        due = choices.member[:, k] & ~paid
-        added = choices.cost[due].sum(axis=0)
-        if able[k] and (added <= left).all():
-            chosen[k], paid, left = True, paid | due, left - added
-    return Solution(chosen, float(worth[able | required].sum()))

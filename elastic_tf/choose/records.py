@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from elastic_tf.choose.selection.selector import Selection
+from elastic_tf.choose.selection import Selection
 from elastic_tf.files import format_table
 from elastic_tf.plan import Plan
 

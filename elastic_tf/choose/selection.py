@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elastic_tf import arguments
-from elastic_tf.choose.selection.dynamic_program import recurrence
-from elastic_tf.choose.selection.mixed_integer import best_choices
-from elastic_tf.choose.selection.problem import Choices, Problem, Solution, in_order, reduce
-from elastic_tf.choose.selection.solver import solve
+from elastic_tf.choose.problem import Choices, Problem, Solution, reduce
+from elastic_tf.choose.solvers import best_choices, in_order, recurrence, solve
 from elastic_tf.plan import Plan
 
 if TYPE_CHECKING:
