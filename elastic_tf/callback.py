@@ -21,7 +21,6 @@ from elastic_tf.choose.probe import Probe, needs_probe
 from elastic_tf.choose.records import SelectionRecord
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train.backup.recovery import Backup, Recovery
-from elastic_tf.train.engine import replicas
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.inputs.samples import known_of
 
@@ -163,17 +162,15 @@ class ElasticCallback(tf.keras.callbacks.Callback):
                 f"ElasticCallback serves elastic models. Received: {type(self.model).__name__}. "
                 "Make one with elastic_tf.ElasticModel.from_model(model) and compile it."
             )
-        state, count = self.model._elastic, replicas.count(self.model.distribute_strategy)
+        state = self.model._elastic
         if state.callback is not None:
             raise ValueError(
                 "A model is trained with one ElasticCallback. Received: two of them for "
                 f"'{self.model.name}'. Leave one out."
             )
         state.callback = self
-        self._check_replicas(count)
         data = state.data if state.rows is None else state.rows.samples
         size, shapes = known_of(data)
-        size = None if size is None else -(-size // count)
         if self.settings.profile is not None:
             self.settings.profile.check(self.model, batch_size=size, input_shape=shapes)
         self._ledger = state.ledger = Ledger(
@@ -229,24 +226,3 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         self._ledger.count("head")
         self.model._elastic.callback = self.model._elastic.ledger = None
         self._scheduler.end()
-
-    def _check_replicas(self, count: int) -> None:
-        """Refuse what one worker or replica cannot decide for all."""
-        settings, several = self.settings, f"Received: {count} replicas."
-        if settings.deadline and replicas.spans_workers(self.model.distribute_strategy):
-            raise ValueError(
-                "`rho` must be no Deadline over several workers: each has a clock of its own, and "
-                f"all must stop at the same step. {several} Give a ratio instead."
-            )
-        if count == 1:
-            return
-        if settings.profile is None:
-            raise ValueError(
-                "`profile` must be given with several replicas: it is measured on one. "
-                f"{several} Profile each device before."
-            )
-        if settings.probe.data is None:
-            raise ValueError(
-                "`probe` must be given with several replicas: their batches cannot be looked at "
-                f"before they are trained on. {several} Use the training data: probe=train."
-            )

@@ -48,15 +48,14 @@ class ElasticModel(ElasticMixin, tf.keras.Model):
                 "train_step with self.gradients(data, variables), "
                 "elastic_tf.train.optimizers.apply_selected and self.finish(step)."
             )
-        with model.distribute_strategy.scope():
-            ends = stack.graph_ends(model)
-            if ends is not None:
-                same = cls(inputs=ends[0], outputs=ends[1], name=model.name)
-                # A loss added to the graph hangs beside its outputs and would be lost.
-                if {id(layer) for layer in same.layers} >= {id(layer) for layer in model.layers}:
-                    stack.same_settings(same, model)
-                    return same
-            return ElasticWrapper(model)
+        ends = stack.graph_ends(model)
+        if ends is not None:
+            same = cls(inputs=ends[0], outputs=ends[1], name=model.name)
+            # A loss added to the graph hangs beside its outputs and would be lost.
+            if {id(layer) for layer in same.layers} >= {id(layer) for layer in model.layers}:
+                stack.same_settings(same, model)
+                return same
+        return ElasticWrapper(model)
 
 
 class ElasticWrapper(ElasticMixin, tf.keras.Model):

@@ -22,7 +22,6 @@ from elastic_tf.choose.probe import size_of
 from elastic_tf.plan import layers_of
 from elastic_tf.stack import compiled_loss, never_differentiated, scale_of
 from elastic_tf.train import optimizers
-from elastic_tf.train.engine import replicas
 from elastic_tf.train.engine.checks import batch_explained
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.snapshot import host_generators_kept, kept
@@ -173,8 +172,7 @@ class Evaluator:
         # The evaluator is stored on the model: a strong reference back would be a cycle.
         self._model = weakref.ref(model)
         self._compiled = _compiled(model)
-        with model.distribute_strategy.scope():
-            optimizers.build(model.optimizer, model.trainable_variables)
+        optimizers.build(model.optimizer, model.trainable_variables)
         self._pass = _traced(self._trace_gradients)
         self._update = _traced(self._trace_update)
 
@@ -252,27 +250,16 @@ class Evaluator:
         return total
 
     def _trace_gradients(self, data: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        with never_differentiated():
-            loss, *gradients = replicas.sum_of_shares(
-                self.model.distribute_strategy, self._loss_and_gradients, data
-            )
-        return loss, gradients
-
-    def _loss_and_gradients(self, data: Any) -> list[tf.Tensor]:
         tensors = self.model.tensors
-        with self.model._elastic.planned(None):  # exact ones, whatever is trained now
+        # exact ones, whatever is trained now
+        with never_differentiated(), self.model._elastic.planned(None):
             step, gradients = self.model.gradients(data, tensors)
         found = (tf.zeros_like(v) if g is None else g for v, g in zip(tensors, gradients))
-        return [step.loss, *map(tf.convert_to_tensor, found)]
+        return step.loss, [*map(tf.convert_to_tensor, found)]
 
     def _trace_update(self, gradients: list[tf.Tensor]) -> None:
         with never_differentiated():
-            optimizer, variables = self.model.optimizer, self.model.tensors
-            replicas.run_on_each(
-                self.model.distribute_strategy,
-                lambda parts: optimizers.apply_selected(optimizer, parts, variables),
-                gradients,
-            )
+            optimizers.apply_selected(self.model.optimizer, gradients, self.model.tensors)
 
 
 def _traced(function: Any) -> Any:

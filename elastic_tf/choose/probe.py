@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
-from elastic_tf.train.engine import replicas
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.inputs.batches import is_batched
 from elastic_tf.train.inputs.samples import Samples
@@ -178,13 +177,11 @@ class Worth:
         """The importance on what was drawn; float64, shape (N,)."""
         if not self.needs_probe:
             return np.asarray(self._function(model), np.float64)
-        shared, size = replicas.count(model.distribute_strategy), self._micro_batch_size
         x, y, weight = probe
-        given = {"sample_weight": weight, "micro_batch_size": size and size * shared}
+        given = {"sample_weight": weight, "micro_batch_size": self._micro_batch_size}
         known = self._parameters
         taken = {k: one for k, one in given.items() if one is not None and k in known}
-        importance = np.asarray(self._function(model, x, y, **taken), np.float64)
-        return replicas.mean_over_workers(model.distribute_strategy, importance)
+        return np.asarray(self._function(model, x, y, **taken), np.float64)
 
     def state(self) -> list[Any]:
         """All that `go_on` needs, as JSON values."""

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from elastic_tf.stack.which import IS_KERAS2, KERAS, raw, variables_of
 
-_Saveable: Any = type("Saveable", (), {})  # Keras 2 asks for none
 if IS_KERAS2:
     _adapters: Any = import_module(f"{KERAS}.src.engine.data_adapter")
     _Generator: Any = import_module(f"{KERAS}.src.backend").RandomGenerator
@@ -21,31 +20,13 @@ if IS_KERAS2:
 else:
     from keras.src.backend.common import global_state
     from keras.src.random import seed_generator
-    from keras.src.saving.keras_saveable import KerasSaveable
     from keras.src.trainers.data_adapters import array_data_adapter, tf_dataset_adapter
 
-    _Dataset, _Saveable = tf_dataset_adapter.TFDatasetAdapter, KerasSaveable
+    _Dataset = tf_dataset_adapter.TFDatasetAdapter
 
 _FIT = inspect.unwrap(tf.keras.Model.fit).__code__
-_BUILD = "_maybe_symbolic_build"  # attribute of a model
 _BEFORE_XLA = 8  # arguments of `compile`, `jit_compile` the last of them
 _PASS = "_enumerate_iterator"  # attribute of Keras 3's iterator of epochs
-
-
-class SavedState(_Saveable, tf.train.experimental.PythonState):
-    """A state of one's own in the files of a model; models that do not have it leave it there."""
-
-    def _obj_type(self) -> str:
-        return "Loss"  # of the kinds that Keras 3 knows one without a state
-
-    def save_own_variables(self, store: Any) -> None:
-        """Called when weights are written, by Keras 3."""
-        store["text"] = np.frombuffer(self.serialize().encode(), np.uint8)
-
-    def load_own_variables(self, store: Any) -> None:
-        """Called when weights are read, by Keras 3."""
-        if "text" in [*store.keys()]:
-            self.deserialize(store["text"][()].tobytes())
 
 
 def running_fit(model: tf.keras.Model) -> RunningFit | None:
@@ -244,20 +225,6 @@ def _skip(batches: Any, count: int) -> None:
                 f"end after {number} batches, {count} of them were trained. Train on the same "
                 "data, or remove the backup."
             )
-
-
-def build_by(model: Any, batch: Callable[[], Any]) -> None:
-    """Build a model in the `fit` that begins by this batch; Keras 2 builds it in the first step.
-
-    Under a strategy Keras 3 would draw one from the data, and take it for (x, y).
-    """
-
-    def build(**given: Any) -> None:
-        del vars(model)[_BUILD], given
-        getattr(model, _BUILD)(data_batch=batch())
-
-    if not IS_KERAS2 and model._distribute_strategy is not None:
-        vars(model)[_BUILD] = build
 
 
 def seeds_of(model: Any) -> list[tf.Variable]:

@@ -16,7 +16,7 @@ from elastic_tf.stack.tensorflow import convolves_groups, traced_once
 from elastic_tf.stack.which import IS_KERAS2, KERAS, KERAS_VERSION
 
 if not IS_KERAS2:
-    from keras.src.losses.loss import unscale_loss_for_distribution
+    pass
 
 _HOME = f"{KERAS}.src.{'engine' if IS_KERAS2 else 'models'}.functional"
 _Functional: Any = import_module(_HOME).Functional
@@ -297,6 +297,12 @@ def seeds_kept(model: Any) -> Iterator[None]:
             generator._seed = seed
 
 
+def has_strategy(model: Any) -> bool:
+    """Whether a model was made in the scope of a distribution strategy."""
+    name = "_distribution_strategy" if IS_KERAS2 else "_distribute_strategy"
+    return getattr(model, name) is not None
+
+
 def check_compiled(model: Any) -> None:
     """Raise Keras's own error where a model was not compiled."""
     if IS_KERAS2:
@@ -353,9 +359,7 @@ def track_loss(model: Any, data: Any, loss: Any) -> None:
     """
     if not IS_KERAS2 and model._loss_tracker is not None:
         samples = next(part for part in tf.nest.flatten(data) if part is not None)
-        model._loss_tracker.update_state(
-            unscale_loss_for_distribution(loss), sample_weight=tf.shape(samples)[0]
-        )
+        model._loss_tracker.update_state(loss, sample_weight=tf.shape(samples)[0])
 
 
 def execution(model: Any) -> int:

@@ -78,10 +78,9 @@ def traced_once() -> Iterator[None]:
     TensorFlow traces a function twice whose first trace made variables, lest the second make more.
     Metrics make theirs in the first step, but outside of its graph, once.
     """
-    is_alone = not tf.distribute.has_strategy()
 
     def made(next_creator: Any, **options: Any) -> Any:
-        if is_alone and tf.executing_eagerly():  # not in the graph
+        if tf.executing_eagerly():  # not in the graph
             options["experimental_enable_variable_lifting"] = False
         return next_creator(**options)
 
@@ -93,7 +92,7 @@ def traced_once() -> Iterator[None]:
 def never_differentiated() -> Iterator[None]:
     """Forget the custom gradients of what is traced in this context; nobody will ask for them.
 
-    In a graph, `tf.custom_gradient` (in `tf.nn.silu`, in the sum of gradients over replicas) enters
+    In a graph, `tf.custom_gradient` (in `tf.nn.silu`) enters
     a closure over the graph into TensorFlow's global gradient registry, under a name used once.
     TensorFlow 2.15 never removes it, so that the graph outlives the function it belongs to. The
     entry serves to differentiate the finished function, which makes no sense for a training step.

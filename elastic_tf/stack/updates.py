@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,7 +17,6 @@ CORRECTS_MOMENTS: tuple[Any, ...] = (
 )
 if not IS_KERAS2:
     CORRECTS_MOMENTS = (*CORRECTS_MOMENTS, tf.keras.optimizers.Lamb)
-_AVERAGES = "_model_variables_moving_average"  # attribute of an optimizer
 _KEPT = "_elastic_kept"  # attribute of an optimizer of Keras 3: what it was given, by name
 
 
@@ -74,7 +72,7 @@ def index_of(optimizer: Any, variable: Any) -> Any:
 def slot_lists(optimizer: Any, index: int) -> dict[str, list[Any]]:
     """Attributes of an optimizer that hold a slot for each variable, by name.
 
-    The variables themselves are among them with Keras 3, for which averages are made.
+    The variables themselves are among them with Keras 3.
     """
     count = len(_indices(optimizer))
     return {
@@ -188,54 +186,3 @@ def apply_gradients(optimizer: Any, pairs: Sequence[tuple[Any, tf.Variable]]) ->
         given.append((gradient, known if raw(known) is variable else variable))
     with attributes(inner, loss_scale_factor=None):
         optimizer.apply_gradients(given)
-
-
-@contextlib.contextmanager
-def averaging_only(
-    optimizer: Any, variables: Sequence[tf.Variable], steps: Sequence[tf.Tensor]
-) -> Iterator[None]:
-    """Let the averages of these variables move alone, in `apply_gradients`; so Keras 2 does.
-
-    Keras 3 moves the averages of all variables, and overwrites all variables by them. `steps` are
-    those that each of all variables took part in, by which it knows a first step. The optimizer
-    does not scale the loss.
-    """
-    hooks = (
-        "_update_model_variables_moving_average",
-        "_overwrite_model_variables_with_average_value",
-    )
-    own = vars(optimizer)
-    if IS_KERAS2 or not optimizer.use_ema or hooks[0] in own:
-        yield
-        return
-    move, overwrite = (getattr(optimizer, hook) for hook in hooks)
-    chosen = sorted({index_of(optimizer, variable) for variable in variables})
-
-    def moved(every: Sequence[Any]) -> None:
-        for k in chosen:
-            only = {_AVERAGES: [own[_AVERAGES][k]], "_iterations": steps[k]}
-            with attributes(optimizer, **only):
-                move([every[k]])
-
-    def overwritten(every: Sequence[Any]) -> None:
-        with attributes(optimizer, **{_AVERAGES: [own[_AVERAGES][k] for k in chosen]}):
-            overwrite([every[k] for k in chosen])
-
-    with attributes(optimizer, **dict(zip(hooks, (moved, overwritten)))):
-        yield
-
-
-def finalized(
-    optimizer: Any, finalize: Callable[[Sequence[Any]], None], variables: Sequence[tf.Variable]
-) -> None:
-    """Put the averages of these variables in their place, by Keras's own function.
-
-    That of Keras 3 pairs variables and averages by their places.
-    """
-    inner = unwrapped(optimizer)
-    only = {}
-    if not IS_KERAS2:
-        every = vars(inner)[_AVERAGES]
-        only = {_AVERAGES: [every[index_of(inner, variable)] for variable in variables]}
-    with attributes(inner, **only):
-        finalize(variables)

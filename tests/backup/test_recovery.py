@@ -113,13 +113,8 @@ class Batches(tf.keras.utils.Sequence):
     "options",
     [
         {"data": in_arrays, "optimizer": "schedule", "compiled": {"steps_per_execution": 2}},
-        {"data": repeated, "optimizer": "average", "probe": et.Probe(arrays(), size=8)},
-        {
-            "data": of_unknown_length,
-            "importance": by_probe,
-            "optimizer": "adam",
-            "compiled": {"accumulate": 3},
-        },
+        {"data": repeated, "optimizer": "adamw", "probe": et.Probe(arrays(), size=8)},
+        {"data": of_unknown_length, "importance": by_probe, "optimizer": "adam"},
         {
             "data": lambda: {"x": Batches(), "shuffle": False},
             "optimizer": "scaled",
@@ -128,8 +123,8 @@ class Batches(tf.keras.utils.Sequence):
     ],
     ids=[
         "arrays, learning-rate schedule, several steps in a call",
-        "repeated dataset, class weights, moving averages, probe of arrays",
-        "dataset of unknown length, accumulation",
+        "repeated dataset, class weights, probe of arrays",
+        "dataset of unknown length",
         "sequence, loss scale, backups of epochs alone",
     ],
 )

@@ -18,7 +18,6 @@ from elastic_tf.choose.probe import Probe
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profile import TimingProfile, tensor_specs
 from elastic_tf.timing.profiler import profile_model
-from elastic_tf.train.engine import replicas
 
 
 def profiled_at(size: int) -> tuple[ElasticModel, ElasticCallback]:
@@ -194,21 +193,6 @@ def test_settings_outside_their_range_are_refused(make, received):
 def test_unknown_arguments_are_answered_with_what_was_meant(name, meant):
     with pytest.raises(TypeError, match=f"no argument `{name}`. {meant}"):
         callback(**{name: 1})
-
-
-@pytest.mark.parametrize(
-    ("options", "received"),
-    [
-        ({"profile": None}, "`profile` must be given.*2 replicas"),
-        ({"probe": None}, "`probe` must be given.*2 replicas"),
-        ({"rho": Deadline(60.0)}, "no Deadline over several workers.*2 replicas"),
-    ],
-)
-def test_what_one_of_several_replicas_cannot_decide_is_refused(monkeypatch, options, received):
-    monkeypatch.setattr(replicas, "count", lambda strategy: 2)
-    monkeypatch.setattr(replicas, "spans_workers", lambda strategy: "rho" in options)
-    with pytest.raises(ValueError, match=received):
-        fit(elastic(), callback(**options))
 
 
 def test_a_dataset_of_single_samples_is_not_taken_for_batches():

@@ -127,9 +127,9 @@ def test_what_is_kept_of_samples_fits_to_stored_statistics():
 
 def test_options_of_the_step_are_saved_with_the_model(tmp_path):
     model = normalised()
-    model.compile("sgd", crossentropy(), statistics="stored", keep=0.25, accumulate=3)
+    model.compile("sgd", crossentropy(), statistics="stored", keep=0.25)
     model.save(tmp_path / "model.keras")
     read = tf.keras.models.load_model(tmp_path / "model.keras")._elastic
-    assert (read.statistics, read.keep, read.accumulation.steps) == ("stored", 0.25, 3)
+    assert (read.statistics, read.keep) == ("stored", 0.25)
     with pytest.raises(ValueError, match="`statistics` must be one of batch, stored.*'moving'"):
         model.compile("sgd", "mse", statistics="moving")

@@ -60,11 +60,6 @@ def test_xla_is_that_of_keras(deterministic):
     assert_trained_alike(source=block, jit_compile=True)
 
 
-def test_distribution_strategy_is_that_of_keras(deterministic):
-    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-        assert_trained_alike(source=block)
-
-
 def test_sparse_gradients_dropout_and_regularizers_are_those_of_keras(deterministic):
     def source():
         tokens = L.Input((5,), dtype="int64")

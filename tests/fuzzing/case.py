@@ -48,8 +48,7 @@ class Case:
     samples: int = 12
     batch: int = 4
     epochs: int = 2
-    keep: float | None = None  # as of `compile`, like the next two
-    accumulate: int = 1
+    keep: float | None = None  # as of `compile`, like the next
     steps_per_execution: int = 1
     eager: bool = False
     weights: str = "none"  # "sample" or "class"

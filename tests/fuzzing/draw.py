@@ -7,10 +7,9 @@
 | elastic | batches that are drawn ahead and then trained in another order |
 | head, head_alone, no_bias | a head that is not the ridge regression that it is said to be |
 | head with views | rows that the head was not solved on |
-| ema, replaced, resume | averages of tensors that were not stepped, or that begin elsewhere |
 | counts, saving | step counts of tensors, lost or wrong |
 | broken, again, rate | what one `fit` leaves to the next |
-| accumulate, keep, eager, weighted, evaluating, threads | ways that must not differ |
+| keep, eager, weighted, evaluating, threads | ways that must not differ |
 """
 
 from collections.abc import Callable
@@ -120,22 +119,18 @@ def _resume(draw: Draw, fields: Fields) -> None:
     fields.update(events=(), story=("fit",))
     if draw.happens(0.3):
         fields.update(solve=True, model=draw.one(*ONE_HEAD), path=draw.one("samples", "samples0"))
-    if draw.happens(0.3):
-        fields.update(optimizer=draw.one(*kinds.NEW), options=("ema",))
 
 
 def _head(draw: Draw, fields: Fields) -> None:
     fields.update(solve=True, model=draw.one(*ONE_HEAD), path=draw.one("samples", "samples0"))
     fields["story"] = (f"plan {draw.plan()}", "fit")
-    if draw.happens(0.3):
-        fields.update(optimizer=draw.one(*kinds.NEW), options=("ema",))
 
 
 def _head_alone(draw: Draw, fields: Fields) -> None:
     fields.update(model=draw.one(*ONE_HEAD), story=("solve", "fit"))
     if draw.happens(0.4):  # a head that was trained before
         fields.update(story=("fit", "solve", "fit"), epochs=2, samples=8)
-        fields.update(optimizer=draw.one(*kinds.NEW), options=draw.one((), ("ema",)))
+        fields.update(optimizer=draw.one(*kinds.NEW))
 
 
 def _views(draw: Draw, fields: Fields) -> None:
@@ -145,14 +140,6 @@ def _views(draw: Draw, fields: Fields) -> None:
 
 def _no_bias(draw: Draw, fields: Fields) -> None:
     fields["bias"] = False
-
-
-def _ema(draw: Draw, fields: Fields) -> None:
-    fields.update(optimizer=draw.one(*kinds.NEW), options=("ema",))
-    if draw.happens(0.3):  # averages that are not the weights
-        events = (*draw.events("scale", 3), *draw.events("plan", 2))
-        fields["events"] = tuple(sorted(events))
-        _replaced(draw, fields)
 
 
 def _counts(draw: Draw, fields: Fields) -> None:
@@ -213,14 +200,12 @@ FEATURES: dict[str, Callable[[Draw, Fields], None]] = {
     "head_alone": _head_alone,
     "views": _views,
     "no_bias": _no_bias,
-    "ema": _ema,
     "counts": _counts,
     "saving": _saving,
     "broken": _broken,
     "again": _again,
     "replaced": _replaced,
     "rate": _rate,
-    "accumulate": _set(accumulate=(2, 3)),
     "keep": _set(keep=(0.0, 0.5)),
     "eager": _set(eager=(True,)),
     "weighted": _set(weights=("sample", "class")),
@@ -252,9 +237,8 @@ def is_supported(case: Case) -> bool:
     saves = [item.partition(" ")[2] for item in case.story if item.startswith("save")]
     fits, solves = case.story.count("fit"), case.solve or "solve" in case.story
     own, ends = set(case.options) - {"schedule"}, {"raise", "stop"} & set(verbs)
-    several, plans = case.steps_per_execution > 1, [at for at in case.events if "plan" in at.do]
-    is_busy = case.accumulate > 1 or several or case.eager or case.keep is not None
-    together = len({(at.fit, *at[:2]) for at in plans}) < len(plans)
+    several = case.steps_per_execution > 1
+    is_busy = several or case.eager or case.keep is not None
     refused = [
         not 0 < fits * case.epochs * case.steps <= MOST_STEPS,
         verbs.count("nan") > 1,
@@ -264,8 +248,7 @@ def is_supported(case: Case) -> bool:
         case.path == "generator" and case.model == "text",  # of which Keras knows no length
         case.views > 1 and (not case.on_samples or case.model in ("text", "shared")),
         case.weights == "class" and (case.model == "shared" or case.loss == "mse" or solves),
-        case.accumulate > 1 and (together or case.rhos and any(at.batch < 1 for at in plans)),
-        several and (case.accumulate > 1 or case.eager or case.backup is not None),
+        several and (case.eager or case.backup is not None),
         case.backup is not None and (not case.rhos or ends),
         "nan" in verbs and (case.backup is None or "schedule" in case.options),
         case.kill is not None

@@ -16,9 +16,9 @@ from elastic_tf.train.optimizers.named import FusedAdam
 
 L, K = tf.keras.layers, tf.keras.optimizers
 IMAGE, CLASSES, WORDS = (6, 6, 2), 3, 12
-DECAY, CLIP, MOMENTUM = 0.02, 0.1, 0.6  # of weights, norms and moving averages
+DECAY, CLIP = 0.02, 0.1  # of weights and norms
 IS_KERAS_3 = not stack.KERAS_VERSION.startswith("2.")
-OPTIONS = ("ema", "clipnorm", "global_clipnorm", "decay", "schedule")
+OPTIONS = ("clipnorm", "global_clipnorm", "decay", "schedule")
 
 
 # With a large epsilon, so that rounding is not amplified where gradients vanish.
@@ -40,8 +40,6 @@ NEW = (*COUNTED, "sgd", "momentum", "rmsprop", "adagrad", "adadelta")
 def optimizer(case: Case) -> Any:
     """What the library's model is compiled with."""
     options: dict[str, Any] = {}
-    if "ema" in case.options:
-        options.update(use_ema=True, ema_momentum=MOMENTUM)
     if "decay" in case.options:
         options["weight_decay"] = DECAY
     options.update({name: CLIP for name in ("clipnorm", "global_clipnorm") if name in case.options})

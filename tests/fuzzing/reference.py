@@ -3,6 +3,7 @@
 So every tensor has its own slots and its own step count, and what no plan trains cannot change.
 """
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,10 @@ class Tensor:
         self._optimizer = kinds.OPTIMIZERS[kind](case.rate, **options)
         self._optimizer.build([variable])
         self._slots = self._optimizer.variables
-        self.average: np.ndarray | None = None  # from the first update on
 
     def update(self, gradient: Any, rate: float, number: int) -> None:
         """The update `number`, from 0, of all that the model gets."""
         variable, optimizer = self.variable, self._optimizer
-        before = variable.numpy()
         if not self._counted:
             optimizer.iterations.assign(number)
         optimizer.learning_rate = rate
@@ -45,20 +44,14 @@ class Tensor:
             rows = tf.unique(gradient.indices).y
             gradient = tf.IndexedSlices(tf.gather(whole, rows), rows, gradient.dense_shape)
         optimizer.apply_gradients([(gradient, variable)])
-        if "ema" in self._case.options:
-            after = variable.numpy()
-            if self.average is None:
-                # Keras 2 begins at the weights before the first step, Keras 3 at those after it
-                self.average = after if kinds.IS_KERAS_3 else before
-            self.average = kinds.MOMENTUM * self.average + (1.0 - kinds.MOMENTUM) * after
 
     def state(self) -> list[Any]:
         """All of it, to go back to."""
-        return [self.variable.numpy(), [slot.numpy() for slot in self._slots], self.average]
+        return [self.variable.numpy(), [slot.numpy() for slot in self._slots]]
 
     def go_back(self, state: list[Any]) -> None:
         """To what `state` was."""
-        value, slots, self.average = state
+        value, slots = state
         self.variable.assign(value)
         for slot, kept in zip(self._slots, slots):
             slot.assign(kept)
@@ -105,17 +98,8 @@ class Reference:
     # One fit.
 
     def _fit(self) -> None:
-        self._stepped: set[int] = set()  # tensors, in forward order
-        self._sums: list[Any] = []
-        self._collected = 0
-        try:
+        with contextlib.suppress(Raised):
             self._epochs()
-        except Raised:
-            return
-        self._flush()
-        if "ema" in self.case.options:
-            for k in self._stepped:
-                self._tensors[k].variable.assign(self._tensors[k].average)
 
     def _epochs(self) -> None:
         case, self._stops = self.case, False
@@ -124,7 +108,7 @@ class Reference:
             if case.backup is not None:
                 self._back_up()
             if epoch in selections:
-                self._take(selections[epoch])
+                self._plan = selections[epoch]
             if case.solve and epoch == 0:
                 self._solve(case.views)
             self._act(epoch, -1)
@@ -137,7 +121,7 @@ class Reference:
         for batch, rows in enumerate(self._rows(epoch)):
             if batch % case.steps_per_execution == 0:
                 self._act(epoch, batch)
-            loss = self._micro_step(rows)
+            loss = self._step(rows)
             if self._stops and (batch + 1) % case.steps_per_execution == 0:
                 return  # Keras asks after a step
             if case.backup is not None:
@@ -168,7 +152,7 @@ class Reference:
         for do in self.case.acts(self._fits, epoch, batch):
             verb, _, what = do.partition(" ")
             if verb == "plan":
-                self._take(mask(what, len(self._plan)))
+                self._plan = mask(what, len(self._plan))
             elif verb == "scale":
                 variable = self._tensors[int(what) % len(self._tensors)].variable
                 variable.assign(variable * 1.3)
@@ -186,31 +170,13 @@ class Reference:
             elif verb == "raise":
                 raise Raised
 
-    def _take(self, plan: np.ndarray) -> None:
-        """Train by this plan; what was collected under another one makes an update first."""
-        if (plan != self._plan).any():
-            self._flush()
-        self._plan = plan
-
     # One step.
 
-    def _micro_step(self, rows: np.ndarray) -> float:
+    def _step(self, rows: np.ndarray) -> float:
         chosen = np.flatnonzero(self._plan)
         loss, gradients = self._gradients(rows, [self._tensors[k].variable for k in chosen])
-        if self.case.accumulate == 1:
-            self._update(gradients)
-            return loss
-        dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        self._sums = [a + b for a, b in zip(self._sums, dense)] if self._collected else dense
-        self._collected += 1
-        if self._collected == self.case.accumulate:
-            self._flush()
+        self._update(gradients)
         return loss
-
-    def _flush(self) -> None:
-        if self._collected:
-            self._update([total / self._collected for total in self._sums])
-        self._collected = 0
 
     def _gradients(self, rows: np.ndarray, variables: list[Any]) -> tuple[float, list[Any]]:
         """Of the mean loss; normalisations of which nothing is trained stand still."""
@@ -261,7 +227,6 @@ class Reference:
         for k, gradient in zip(chosen, gradients):
             self._tensors[k].update(gradient, rate, self._updates)
             self.untouched.discard(id(self._tensors[k].variable))
-        self._stepped |= set(chosen)
         self._updates += 1
 
     # Backups and heads.
@@ -271,15 +236,15 @@ class Reference:
         self._held = (
             self.model.get_weights(),
             [tensor.state() for tensor in self._tensors],
-            (self._updates, self._rate, set(self._stepped)),
+            (self._updates, self._rate),
         )
 
     def _go_back(self) -> None:
-        weights, states, (self._updates, rate, stepped) = self._held
+        weights, states, (self._updates, rate) = self._held
         self.model.set_weights(weights)
         for tensor, state in zip(self._tensors, states):
             tensor.go_back(state)
-        self._rate, self._stepped, self._collected = 0.5 * rate, set(stepped), 0
+        self._rate = 0.5 * rate
 
     def _solve(self, views: int) -> None:
         """Check the head that the library found, and take it over."""
@@ -294,13 +259,7 @@ class Reference:
             weights.append(np.ones(len(rows)) if weight is None else weight)
         check_solution(self.case, solved, *map(np.concatenate, (features, targets, weights)))
         head.set_weights(solved.weights)
-        solved_ids = {id(variable) for variable in head.trainable_variables}
-        self.untouched -= solved_ids
-        for tensor in self._tensors:
-            if id(tensor.variable) in solved_ids:
-                # It begins at the solved head. For Keras 3 a tensor begins at its first step.
-                is_first = not kinds.IS_KERAS_3 or tensor.average is None
-                tensor.average = None if is_first else tensor.variable.numpy()
+        self.untouched -= {id(variable) for variable in head.trainable_variables}
 
 
 def check_solution(

@@ -28,20 +28,13 @@ ONCE_FAILED = {
         story=("plan all", "fit"),
         events=(At(1, 1, "plan last 2"), At(1, 1, "cache"), At(1, 2, "nan")),
     ),
-    "an average of a solved head": Case(
-        path="samples", options=("ema",), solve=True, story=("plan last 2", "fit")
-    ),
-    "an average of a head that was trained before": Case(
-        loss="sparse", options=("ema",), samples=8, story=("fit", "solve", "fit")
-    ),
-    "an average that begins late": Case(options=("ema",), events=(At(0, -1, "scale 0"),)),
     "counts in a .keras file": Case(
         optimizer="adam", epochs=1, story=("plan last 2", "fit", "save keras", "plan all", "fit")
     ),
     "a head that was solved before a kill": Case(
         path="samples0", solve=True, rhos=(0.4,), backup=0, kill=(1, 0)
     ),
-    "two threads": Case(threads=True, options=("ema",)),
+    "two threads": Case(threads=True),
 }
 
 

@@ -66,9 +66,8 @@ class Trainer:
 
     def _compile(self, model: Any) -> None:
         case = self.case
-        options = {} if case.accumulate == 1 else {"accumulate": case.accumulate}
-        if case.steps_per_execution > 1:
-            options["steps_per_execution"] = case.steps_per_execution
+        several = case.steps_per_execution > 1
+        options = {"steps_per_execution": case.steps_per_execution} if several else {}
         losses = kinds.losses(case)
         loss = losses if len(losses) > 1 else losses[0]
         model.compile(

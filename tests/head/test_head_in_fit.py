@@ -154,16 +154,3 @@ def test_training_begins_as_unsure_of_its_samples_as_of_ones_left_out(kind):
         alone[k] = found.scale * (given[k] @ kernel + bias)
     expected = np.average(each(y, alone), weights=weight)
     assert np.average(each(y, after), weights=weight) == pytest.approx(expected, rel=0.01)
-
-
-def test_averages_of_the_optimizer_start_from_the_solved_head():
-    model = ElasticModel.from_model(classifier())
-    optimizer = tf.keras.optimizers.SGD(0.0, use_ema=True)
-    model.compile(tf.keras.mixed_precision.LossScaleOptimizer(optimizer), SCE(from_logits=True))
-    x, y = clusters()
-    model.fit(Samples(x, y, batch_size=10), verbose=0)  # the averages are there
-    solved_head = classifier()
-    solve_head(solved_head, x, y)
-    model.fit(Samples(x, y, batch_size=10), epochs=2, verbose=0, callbacks=[SolveHead()])
-    for one, other in zip(model.get_weights(), solved_head.get_weights()):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)

@@ -74,7 +74,7 @@ def trained(memory, callback, **options):
     ("callback", "options"),
     [
         (AtSteps(chosen(WIDER), chosen(NARROW), chosen(WIDER, 1), chosen(NARROW, 1)), {}),
-        (AtSteps(plan(WIDER), plan(NARROW), plan(WIDE), plan(NARROW)), {"accumulate": 3}),
+        (AtSteps(plan(WIDER), plan(NARROW), plan(WIDE), plan(NARROW)), {}),
         pytest.param(AtEpochs(), {"jit_compile": True}, marks=XLA),  # nothing is kept
     ],
 )

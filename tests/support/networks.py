@@ -12,7 +12,6 @@ from elastic_tf.memory.ops import graph_flops
 from elastic_tf.timing.trace import StepFunction
 from elastic_tf.train import optimizers
 from elastic_tf.train.inputs.batches import as_batch
-from elastic_tf.train.optimizers import bias_correction
 
 CLASSES = 3
 IMAGE = (6, 6, 2)
@@ -31,7 +30,6 @@ MORE_OPTIMIZERS = {
     "adamw": lambda: K.AdamW(1e-2, weight_decay=1e-2),
     "rmsprop": lambda: K.RMSprop(1e-2, momentum=0.5, centered=True),
     "schedule": lambda: K.SGD(K.schedules.CosineDecay(0.1, 10), momentum=0.9),
-    "average": lambda: K.Adam(1e-2, use_ema=True, ema_momentum=0.5),
     "scaled": lambda: tf.keras.mixed_precision.LossScaleOptimizer(K.Adam(1e-2)),
     "scaled_sgdw": lambda: tf.keras.mixed_precision.LossScaleOptimizer(optimizers.sgdw(0.05)),
 }
@@ -49,7 +47,7 @@ def half_precision() -> Iterator[None]:
 
 def shared_state(optimizer: Any) -> list[tf.Variable]:
     """What an optimizer holds in plain Keras too."""
-    own = bias_correction.of(optimizers.unwrapped(optimizer))
+    own = getattr(optimizers.unwrapped(optimizer), "missed_steps", None)
     return [variable for variable in optimizers.state(optimizer) if variable is not own]
 
 

@@ -134,9 +134,9 @@ class RatioControl:
         (batch, spec), count = self._lookahead.batch, stack.execution(self._model)
         model, state = self._model, self._model._elastic
         is_traced = bool(len(self._functions))
-        held = {name: getattr(state, name) for name in ("plan", "functions", "averaged", "noted")}
+        held = {name: getattr(state, name) for name in ("plan", "functions")}
         in_use = model.train_function, state.traceable
-        state.functions, state.averaged, state.noted = self._functions, {}, False
+        state.functions = self._functions
         try:
             model.set_plan(None)
             graph = model.train_tf_function.get_concrete_function(of_batches([batch], spec)).graph

@@ -25,7 +25,7 @@ from elastic_tf.choose.selection import select_tensors, smallest_feasible_rho
 from elastic_tf.files import to_json
 from elastic_tf.memory.steps import Limit
 from elastic_tf.stack import raw
-from elastic_tf.train.engine import replicas, train_functions
+from elastic_tf.train.engine import train_functions
 from elastic_tf.train.engine.checks import (
     frozen_explained,
     warn_if_unlike,
@@ -35,15 +35,13 @@ from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.head.features import dense_layer
 from elastic_tf.train.head.solve import solvers
 
-_KEY = "selection"  # in `model.fit_state`
-
 
 class Scheduler:
     """Decides during one `fit`; called at the beginnings and ends of steps and epochs.
 
     What is due at the beginning of an epoch is done there; where it needs a batch of `fit`, as soon
     as the first ones of the epoch are drawn. In between it is selected anew where `rho` or the
-    deadline is not kept, by the importance evaluated last. `batch_size` is that of one replica,
+    deadline is not kept, by the importance evaluated last. `batch_size` is that of a step,
     where known.
     """
 
@@ -58,8 +56,7 @@ class Scheduler:
         self._memory: Limit | None = None  # until a first batch is there
         self._lookahead = Lookahead(model, ledger)
 
-        self._is_alone = replicas.count(model.distribute_strategy) == 1
-        can_time = self._is_alone and not model.run_eagerly and model._elastic.accumulation is None
+        can_time = not model.run_eagerly
         share = settings.control.share if can_time and settings.memory is None else 0.0
         self._ratio = RatioControl(model, ledger, self._lookahead, share)
         self._deadline: DeadlineControl | None = None
@@ -71,9 +68,6 @@ class Scheduler:
     def epoch_begins(self, epoch: int, done: int = 0) -> None:
         """Do what is due; `done`: steps of the epoch made before an interruption."""
         self._ledger.epoch_begins(epoch, done)
-        held = self._model.fit_state.get(_KEY)
-        if self._selected_at is None and held is not None:  # Keras's own backup goes on with `fit`
-            self._take_up(held)
         is_due = not done and self._is_due(epoch)
         takes = self._settings.probe.data is None and self._worth.needs_probe and is_due
         needs_batch = self.costs.profile is None or (
@@ -187,10 +181,7 @@ class Scheduler:
         rho = self._settings.rho_at(epoch)
         if self._ratio.is_off(rho):
             self._ratio.learn()
-        record = replicas.from_chief(
-            self._model.distribute_strategy,
-            lambda: self._chosen(epoch, rho, importance, "interval"),
-        )
+        record = self._chosen(epoch, rho, importance, "interval")
         self._train(dataclasses.replace(record, seconds_importance=seconds))
 
     def _select_early(self, reason: str) -> None:
@@ -250,10 +241,6 @@ class Scheduler:
             self._set_plan(record)
         self.selections.append(record)
         self._ratio.selected(record.predicted_ratio)
-        self._model.fit_state[_KEY] = {
-            "records": [to_json(record)],
-            "selected_at": self._selected_at,
-        }
         if self._settings.verbose:
             print(records.line(record))
 
@@ -283,7 +270,7 @@ class Scheduler:
             self._ledger.count("data, other callbacks")
             self._ledger.resume()
         self._lookahead.attach()
-        is_first = self._ledger.retrace is None and self.selections and self._is_alone
+        is_first = self._ledger.retrace is None and self.selections
         if self._deadline is not None and is_first:
             if self._deadline.stops(first_step_seconds(self._model, self._ledger.ratio)):
                 judge = functools.partial(train_functions.judge_next, self._model)

@@ -24,7 +24,6 @@ from elastic_tf.plan import Plan
 from elastic_tf.train import optimizers
 from elastic_tf.train.backup import state
 from elastic_tf.train.backup.slots import Slots, State
-from elastic_tf.train.engine import replicas
 from elastic_tf.train.engine.mixin import ElasticMixin
 
 _LOWER = 0.5  # times the learning rate, after going back
@@ -123,12 +122,7 @@ class Recovery:
 
     def begin(self, *, anew: bool = False) -> str | None:
         """Go on from a backup, if there is one, and say where; `anew` removes it."""
-        model, count = self._model, replicas.count(self._model.distribute_strategy)
-        if count > 1:
-            raise ValueError(
-                f"`backup` must be None with several replicas. Received: {count} replicas. Add "
-                "tf.keras.callbacks.BackupAndRestore, which begins the interrupted epoch again."
-            )
+        model = self._model
         model._elastic.leave = self._leave  # when `fit` ends, in whatever way
         self._slots.open()
         if anew:
@@ -209,20 +203,11 @@ class Recovery:
         data, model = found.data, self._model
         items = state.variables(model)
         _check(data["made_of"], self._made_of())
-        model._fit_state.values = data["fit_state"]
+        model._elastic.fit_state = data["fit_state"]
         state.assign(items, found.arrays, "variable")
         epoch = self._data.epochs if self._is_over(data) else data["epoch"]
         self._scheduler.go_on(data["scheduler"], epoch)
         self._is_lowered = data["is_lowered"]
-        trained = stack.trainable(model)
-        model._elastic.averaged = {
-            id(trained[k]): some if some is None else set(some) for k, some in data["averaged"]
-        }
-        accumulation, (count, without) = model._elastic.accumulation, data["collected"]
-        if accumulation is not None and count:
-            chosen = model._trained(model._elastic.plan)
-            sums = [found.arrays[f"sum/{k}"] for k in range(len(chosen))]
-            accumulation.go_on(chosen, count, without, sums)
         self._resumed = found
         self._data.begin_at(
             epoch,
@@ -239,11 +224,10 @@ class Recovery:
     def _made_of(self) -> dict[str, Any]:
         """What must be the same in a training that goes on."""
         elastic = self._model._elastic
-        accumulation, rows = elastic.accumulation, elastic.rows
+        rows = elastic.rows
         return {
             "initial_epoch": self._data.first_epoch,
             "batches in an epoch": self._data.steps,
-            "accumulate": 1 if accumulation is None else accumulation.steps,
             "statistics": elastic.statistics,
             "loss": [_told(one) for one in tf.nest.flatten(self._model.loss)],
             "checksum of samples": None if rows is None else rows.samples.checksum,
@@ -255,11 +239,9 @@ class Recovery:
 
     def _write(self, *, is_finished: bool = False) -> None:
         """Write a backup; where that fails, the last good one stays and training goes on."""
-        model, elastic = self._model, self._model._elastic
+        model = self._model
         items = state.variables(model)
         metrics = state.metrics(model) if self._done else []
-        accumulation = elastic.accumulation
-        count, without, sums = accumulation.collected() if accumulation else (0, [], [])
         memories, remembered = state.memories(self._callbacks)
         data = {
             "epoch": self._epoch,
@@ -270,14 +252,6 @@ class Recovery:
             "is_lowered": self._is_lowered,
             "made_of": self._made_of(),
             "metrics": state.described(metrics, "metric"),
-            "averaged": [
-                (k, some and sorted(some))
-                for k, some in enumerate(
-                    elastic.averaged.get(id(v), set()) for v in stack.trainable(model)
-                )
-                if some != set()
-            ],
-            "collected": [count, without],
             "scheduler": self._scheduler.state(),
             "history": {
                 name: [np.asarray(value).tolist() for value in values]
@@ -297,7 +271,6 @@ class Recovery:
                 yield name, value
             yield from state.arrays(metrics, "metric")
             yield from remembered.items()
-            yield from ((f"sum/{k}", part) for k, part in enumerate(sums))
 
         self._since, self._written_at = 0, time.monotonic()
         try:
@@ -328,8 +301,6 @@ class Recovery:
         rate.assign(_LOWER * rate)
         self._is_lowered = True
         model.reset_metrics()
-        if model._elastic.accumulation is not None:
-            model._elastic.accumulation.forget()
         if model._elastic.rows is not None:
             model._elastic.rows.look()
         warnings.warn(

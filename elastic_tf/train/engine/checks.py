@@ -11,20 +11,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments, stack
-from elastic_tf.plan import NAMES, Plan
+from elastic_tf import stack
+from elastic_tf.plan import Plan
 
 _BOLD = re.compile(r"\x1b\[\d+m")  # of a terminal
 _MOST_OF_REASON = 300  # characters: TensorFlow's may hold all labels of a batch
 # Standard deviations from the stored mean, at the first batch normalisation: 0.3 to 1.1 of birds,
 # signs, flowers and CIFAR-10 in MobileNet and MobileNetV2, scaled rightly; 63 to 168 unscaled.
 _UNLIKE = 8.0
-_REFUSED_STRATEGIES = (
-    tf.distribute.experimental.CentralStorageStrategy,
-    tf.distribute.experimental.ParameterServerStrategy,
-    tf.distribute.ParameterServerStrategy,
-    tf.distribute.TPUStrategy,
-)
 
 
 def check_bases(cls: type, mixin: type) -> None:
@@ -51,38 +45,13 @@ def check_bases(cls: type, mixin: type) -> None:
         )
 
 
-def check_strategy(strategy: tf.distribute.Strategy) -> None:
-    """Refuse a strategy that splits the tensors or runs steps elsewhere."""
-    if isinstance(strategy, _REFUSED_STRATEGIES):
+def check_strategy(model: tf.keras.Model) -> None:
+    """Refuse a model that was made in the scope of a strategy."""
+    if stack.has_strategy(model):
         raise TypeError(
-            "The strategy must keep all tensors on every replica: MirroredStrategy, "
-            "MultiWorkerMirroredStrategy or OneDeviceStrategy. Received: "
-            f"{type(strategy).__name__}."
-        )
-
-
-def check_accumulation(steps: Any, own_train_step: bool, model: tf.keras.Model) -> None:
-    """Refuse what gradients cannot be accumulated with."""
-    if arguments.count("accumulate", steps) == 1:
-        return
-    if own_train_step:
-        raise ValueError(
-            "`accumulate` must be 1 where the class has a train_step of its own, which updates at "
-            f"every step. Received: accumulate={steps} for {type(model).__name__}. Accumulate in "
-            "that train_step, or leave it to ElasticMixin."
-        )
-    if not (model.built and model.trainable_variables):
-        raise ValueError(
-            "`accumulate` needs a model that is built: the sums of its gradients are made before "
-            f"the first step. Received: accumulate={steps} for '{model.name}', which is not. Call "
-            "it on a batch first."
-        )
-    execution = stack.execution(model)
-    if getattr(model, "autotune_steps_per_execution", False) or execution != 1:
-        raise ValueError(
-            "`accumulate` and `steps_per_execution` exclude each other: the update follows the "
-            "last micro-step, outside the loop that is executed at once. Received: "
-            f"accumulate={steps} and steps_per_execution={execution}."
+            "An elastic model trains on one device, without a strategy. Received: a model made in "
+            f"the scope of a {type(model.distribute_strategy).__name__}. Leave the scope out; many "
+            "devices train together by elastic_tf.federated."
         )
 
 
@@ -122,19 +91,12 @@ def warn_if_unlike(model: tf.keras.Model, x: Any) -> None:
         )
 
 
-def check_plan(model: Any, plan: Plan, accumulates: bool) -> None:
-    """Refuse a plan that trains nothing, or some channels where whole kernels alone can be."""
+def check_plan(plan: Plan) -> None:
+    """Refuse a plan that trains nothing."""
     if not plan.mask.any():
         raise ValueError(
             f"A tensor must be trained. Received: {len(plan)} frozen ones. Keep at least the head "
             "trained."
-        )
-    replicas = model.distribute_strategy.num_replicas_in_sync
-    if plan.channels and (replicas > 1 or accumulates):
-        received = f"{replicas} replicas" if replicas > 1 else "accumulated gradients"
-        raise ValueError(
-            "Channels are trained on one device, by an update in each step. Received: a plan with "
-            f"'{NAMES[int(plan.modes[min(plan.channels)])]}' and {received}. Train whole kernels."
         )
 
 

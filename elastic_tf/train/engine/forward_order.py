@@ -35,8 +35,7 @@ def forward_order(model: tf.keras.Model, graph: Any = None) -> list[tf.Variable]
             f"{len(model.weights)} weights, none trainable. Set `layer.trainable = True` on the "
             "layers to adapt."
         )
-    on_replicas = model.distribute_strategy.experimental_local_results
-    own = captured(graph, [on_replicas(variable)[0] for variable in variables])
+    own = captured(graph, variables)
     held = {inside.op for _, inside in graph.captures}
     every = (1 << len(variables)) - 1
     roots = {tensor.op: every + 1 for tensor in graph.inputs if tensor.op not in held}

@@ -28,8 +28,7 @@ from elastic_tf.train.engine import (
     train_functions,
 )
 from elastic_tf.train.engine.forward_order import forward_order, input_spec, traced_pass
-from elastic_tf.train.engine.state import FitState, State, Step
-from elastic_tf.train.optimizers.accumulation import Accumulation
+from elastic_tf.train.engine.state import State, Step
 
 if TYPE_CHECKING:
     from tensorflow.keras import Model as _Model  # what the mixin is mixed with
@@ -120,7 +119,7 @@ class ElasticMixin(_Model):
         """
         if plan is not None:
             plan = as_plan(plan, len(self.tensors))
-            checks.check_plan(self, plan, self._elastic.accumulation is not None)
+            checks.check_plan(plan)
         self._take(None if plan is None or plan == Plan.full(len(plan)) else plan)
         if self.train_function is not None:
             self.make_train_function()
@@ -131,17 +130,15 @@ class ElasticMixin(_Model):
 
     @property
     def fit_state(self) -> dict[str, Any]:
-        """What callbacks want to find again when `BackupAndRestore` goes on with a broken `fit`.
+        """What callbacks want to find again when a backup goes on with a broken `fit`.
 
-        JSON values by name, saved with the plan in the model's checkpoints; empty when `fit`
-        starts, filled when the backup is read.
+        JSON values by name; empty when `fit` starts, filled when the backup is read.
         """
-        return self._fit_state.values
+        return self._elastic.fit_state
 
     def compile(
         self,
         *args: Any,
-        accumulate: int = 1,
         keep: float | None = None,
         statistics: str = "batch",
         **kwargs: Any,
@@ -152,39 +149,30 @@ class ElasticMixin(_Model):
             *args: as for `tf.keras.Model.compile`, like `**kwargs`. XLA compiles steps only where
                 `jit_compile=True` says so: every plan would be compiled anew, which takes longer
                 than a short training.
-            accumulate: batches in one update of the weights, by the mean of their gradients. What
-                was collected when the plan changes or `fit` ends makes an update of its own.
             keep: what a step may keep of its forward pass for the backward pass, as a share of what
                 it keeps otherwise, in [0, 1]. The rest is computed again, which takes up to the
                 time of a forward pass and changes no bit. With any share each tensor is updated as
                 soon as its gradient exists, which takes a few per cent of a step. None leaves the
-                order of the step to TensorFlow, as do several replicas, XLA, and eager execution.
+                order of the step to TensorFlow, as do XLA and eager execution.
             statistics: what batch normalisations normalise by in training: "batch", as in Keras; or
                 "stored", as in inference: the moving statistics, which stay as they are, while
                 scale and offset can be trained. The latter serves pre-trained networks, and small
                 or unusual batches. Other layers, as dropout and augmentation, run as in training.
 
         Raises:
-            TypeError: an optimizer or strategy that cannot leave tensors out.
-            ValueError: gradients cannot be accumulated here, or another option is out of range.
+            TypeError: an optimizer that cannot leave tensors out, or a distribution strategy.
+            ValueError: an option is out of range.
         """
         state = self._elastic
         state.statistics = arguments.choice("statistics", statistics, ("batch", "stored"))
-        state.accumulation = None
         state.keep = keep if keep is None else arguments.number("keep", keep, low=0.0, high=1.0)
         super().compile(*args, **stack.without_auto_xla(args, kwargs))
         self._forget_traces()
         optimizers.check(self.optimizer)
-        checks.check_strategy(self.distribute_strategy)
+        checks.check_strategy(self)
         state.steps_per_execution = stack.execution(self)
         if kwargs.get("from_serialized"):
             self._build_optimizer()  # whose saved state Keras puts in next
-        own = type(self).train_step is not ElasticMixin.train_step
-        checks.check_accumulation(accumulate, own, self)
-        if accumulate > 1:
-            if state.plan is not None:
-                checks.check_plan(self, state.plan, True)
-            state.accumulation = Accumulation(accumulate, self.distribute_strategy, self.optimizer)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As of any Keras model; layers of it run in one op where they can."""
@@ -243,20 +231,16 @@ class ElasticMixin(_Model):
             return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
-        """One training step under the model's plan; a micro-step where gradients accumulate."""
-        state = self._elastic
-        is_whole = state.plan is None and state.accumulation is None
+        """One training step under the model's plan."""
+        plan = self._elastic.plan
         with never_differentiated():
-            step, gradients = self.gradients(data, None if is_whole else self._trained(state.plan))
-            trained = self._trained(state.plan)  # which the pass may have made
-            if is_whole and all(gradient is None for gradient in gradients):
+            step, gradients = self.gradients(data, None if plan is None else self._trained(plan))
+            trained = self._trained(plan)  # which the pass may have made
+            if plan is None and all(gradient is None for gradient in gradients):
                 raise ValueError(
                     "The loss must depend on a trainable tensor. Received: model "
                     f"'{self.name}', no tensor of which gets a gradient. Look at its loss."
                 )
-            if state.accumulation is not None:
-                state.accumulation.add(gradients, trained)
-                return self.finish(step)
             with schedule.updating_early(self, step.loss, gradients, trained):
                 optimizers.apply_selected(self.optimizer, gradients, trained)
             return self.finish(step)
@@ -266,36 +250,28 @@ class ElasticMixin(_Model):
         return train_functions.switch(self, super().make_train_function, force)
 
     def fit(self, *args: Any, **kwargs: Any) -> tf.keras.callbacks.History:
-        """`tf.keras.Model.fit`; moving averages replace the weights of trained tensors only.
+        """`tf.keras.Model.fit`.
 
         However it ends, by itself, by an exception or by Ctrl-C, the model is afterwards as it was
         but for its weights: plan and train function are those of the beginning, whatever callbacks
         did to them.
         """
         stack.check_compiled(self)
-        state, saved = self._elastic, self._fit_state
+        state = self._elastic
         given = {**dict(zip(_FIT, args)), **kwargs}
         plan = state.plan
-        state.averaged, state.noted = {}, False
         state.fit_started = time.perf_counter()
         state.callbacks = given.get("callbacks")
         if not isinstance(state.callbacks, tf.keras.callbacks.CallbackList):
             given["callbacks"] = tf.nest.flatten(state.callbacks or [])
-        saved.values = {}
-        saved.listening = True
-        flush = state.accumulation.flush if state.accumulation else lambda: None
+        state.fit_state = {}
         try:
             rows.enter(self, given)
-            with optimizers.finalizing_only(self.optimizer, lambda: state.averaged, before=flush):
-                history = super().fit(**given)
-            flush()
+            history = super().fit(**given)
             for ending in state.endings:
                 ending()
             return history
         finally:
-            if state.accumulation is not None:
-                state.accumulation.forget()
-            saved.listening = False
             self._take(plan)
             rows.leave(self)
             functions = state.functions.get((plan and plan.traced, None))
@@ -305,12 +281,6 @@ class ElasticMixin(_Model):
             state.fit_started = state.lookahead = state.leave = None
             if leave is not None:
                 leave()
-
-    def reset_metrics(self) -> None:
-        """Called at the beginning of an epoch: what is read from now on is no backup of a `fit`."""
-        if self._elastic.saved is not None:
-            self._elastic.saved.listening = False
-        super().reset_metrics()
 
     def cache_prefix(self, epochs: int) -> None:
         """Compute once what of each sample never changes under a plan for so many epochs.
@@ -330,7 +300,6 @@ class ElasticMixin(_Model):
             self._build_optimizer()  # what reads the file builds it
         config, state = super().get_compile_config(), self._elastic
         own = {
-            "accumulate": state.accumulation and state.accumulation.steps,
             "keep": state.keep,
             "statistics": None if state.statistics == "batch" else state.statistics,
         }
@@ -353,21 +322,6 @@ class ElasticMixin(_Model):
             self._elastic_state = State()
         return self._elastic_state
 
-    @property
-    def _fit_state(self) -> FitState:
-        state = self._elastic
-        if state.saved is None:
-            state.saved = FitState(lambda: self._elastic.plan, self.set_plan)
-            self._track_trackable(state.saved, "elastic_fit_state")
-        return state.saved
-
-    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
-        """The state of `fit` is for checkpoints; a SavedModel has no use for it."""
-        children = super()._trackable_children(save_type, **kwargs)
-        if save_type != "checkpoint":
-            children.pop("elastic_fit_state", None)
-        return children
-
     def _trained(self, plan: Plan | np.ndarray | None) -> list[tf.Variable]:
         """Variables to train, in Keras's order: global norms are summed in that order."""
         if plan is None:
@@ -379,8 +333,7 @@ class ElasticMixin(_Model):
     def _build_optimizer(self) -> None:
         """Make all slots before the first trace, unless the model is built in its first step."""
         if self.built and self.trainable_variables:
-            with self.distribute_strategy.scope():
-                optimizers.build(self.optimizer, self.trainable_variables)
+            optimizers.build(self.optimizer, self.trainable_variables)
 
     def _forget_traces(self) -> None:
         """All traces are stale when it is compiled, and a plan that is for other tensors too."""

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.plan import Plan
-from elastic_tf.stack import KERAS, build_by
+from elastic_tf.stack import KERAS
 from elastic_tf.train.engine.prefix import Forward, NotCacheable, PrefixCache
 from elastic_tf.train.inputs.samples import Rows, Samples
 
@@ -29,10 +29,9 @@ class RowTraining:
     ) -> None:
         self.samples = samples
         self._traced, model._elastic.forward = model._elastic.forward, None
-        replicas = model.distribute_strategy.num_replicas_in_sync
         is_python = not model.run_eagerly and not model.jit_compile  # can be called by a step
         # whether anything may be computed in advance in this `fit`
-        self.can_cache = bool(samples.memory) and is_python and replicas == 1
+        self.can_cache = bool(samples.memory) and is_python
         self._model, self._is_watched = model, is_watched
         self._begins, self._left = False, 1  # an epoch; epochs to come, this one included
         self._cache: PrefixCache | None = None
@@ -235,7 +234,6 @@ def enter(model: Any, given: dict[str, Any]) -> None:
     model.__dict__["train_step"] = lambda data: rows.step(own, data, model._trained(state.plan))
     state.functions.clear()
     model.cache_prefix(ends - given.get("initial_epoch", 0))
-    build_by(model, lambda: samples.take(np.arange(samples.batch_size)))
     given.update(x=samples.row_batches(), shuffle=False)
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from elastic_tf.plan import Plan
-from elastic_tf.stack import SavedState
 from elastic_tf.train.engine.prefix import Forward
 from elastic_tf.train.engine.rows import RowTraining
-from elastic_tf.train.optimizers.accumulation import Accumulation
 
 
 class Step(NamedTuple):
@@ -34,17 +31,13 @@ class State:
         self.tensors: list[tf.Variable] | None = None  # that plans are for, in forward order
         self.variables: list[tf.Variable] = []  # the same in Keras's order
         self.tracing = 0.0  # seconds that tracing the forward pass takes
-        # id of each variable that a step of this `fit` trained, with its channels; None: all
-        self.averaged: dict[int, set[int] | None] = {}
-        self.noted: Plan | None | bool = False  # the plan that was added to them last, if one was
         self.steps_per_execution = 1  # as compiled: Keras lowers its own in the last steps
         self.functions = LastUsed()
         self.traceable: Any = None  # the `tf.function` in the train function in use
-        self.accumulation: Accumulation | None = None
         self.keep: float | None = None  # share of the activations; None: as Keras has it
         self.statistics = "batch"  # of batch normalisations in training; or "stored"
-        self.saved: FitState | None = None  # made when it is needed
         # of this `fit`
+        self.fit_state: dict[str, Any] = {}  # what callbacks remember, JSON values by name
         self.callback: Any = None  # that chooses the plan
         self.ledger: Any = None  # its clock
         self.forward: Forward | None = None  # traced right before it
@@ -65,35 +58,6 @@ class State:
             yield
         finally:
             self.plan = own
-
-
-class FitState(SavedState):
-    """The plan, and what callbacks remember, as a part of the model's checkpoints.
-
-    `tf.keras.callbacks.BackupAndRestore` saves the model with everything it tracks, and restores it
-    when `fit` starts again. Only then is the state taken over: weights that are loaded at any other
-    time leave the plan alone.
-    """
-
-    def __init__(
-        self, plan: Callable[[], Plan | None], set_plan: Callable[[Plan | None], None]
-    ) -> None:
-        self._plan, self._set_plan = plan, set_plan
-        # what callbacks want to find again, JSON values by name; empty when `fit` starts
-        self.values: dict[str, Any] = {}
-        self.listening = False  # whether a checkpoint read now is that of an interrupted `fit`
-
-    def serialize(self) -> str:
-        """Called when a checkpoint is written."""
-        plan = self._plan()
-        return json.dumps({"plan": plan and plan.to_json(), "values": self.values})
-
-    def deserialize(self, string_value: bytes | str) -> None:
-        """Called when a checkpoint is read."""
-        if self.listening:
-            data = json.loads(string_value)
-            self.values = data["values"]
-            self._set_plan(data["plan"] and Plan.from_json(data["plan"]))
 
 
 class LastUsed(dict[Hashable, Any]):

@@ -8,7 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf import stack
-from elastic_tf.train import optimizers
 from elastic_tf.train.engine.state import Step
 
 
@@ -21,8 +20,6 @@ def switch(model: Any, make: Callable[..., Any], force: bool = False) -> Any:
     if force:
         state.functions.clear()
     trained = model._trained(state.plan)
-    if state.accumulation is not None:
-        state.accumulation.hold(trained)  # which updates what was trained before
     cache = None if state.rows is None else state.rows.kept(trained)
     key = (state.plan and state.plan.traced, cache)
     kept = state.functions.get(key)
@@ -31,10 +28,6 @@ def switch(model: Any, make: Callable[..., Any], force: bool = False) -> Any:
         function, state.traceable = stack.made_train_function(
             model, make, state.steps_per_execution
         )
-        if state.accumulation is not None:
-            function = state.accumulation.function(function, trained)
-        if getattr(optimizers.unwrapped(model.optimizer), "use_ema", False):
-            function = _noting(model, function)
         if state.rows is not None and cache is not None:
             function = state.rows.or_whole(function)
         kept = function, state.traceable
@@ -58,26 +51,3 @@ def judged(model: Any, x: Any, y: Any, weight: Any, y_pred: Any) -> Any:
     """The logs of what was predicted."""
     loss = stack.computed_loss(model, x, y, y_pred, weight, training=False)
     return model.finish(Step(x, y, weight, y_pred, loss))
-
-
-def _noting(model: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A train function that notes which tensors have moving averages of this `fit`."""
-    state = model._elastic
-
-    def train_function(iterator: Any) -> Any:
-        is_new = state.noted is not state.plan
-        if is_new and model.built:
-            inner = optimizers.unwrapped(model.optimizer)
-            optimizers.start_averages(inner, model._trained(state.plan))
-        logs = function(iterator)
-        if is_new:
-            channels = {} if state.plan is None else state.plan.channels
-            some = {id(model.tensors[k]): set(chosen) for k, chosen in channels.items()}
-            for one in map(id, model._trained(state.plan)):
-                before = state.averaged.get(one, set())
-                is_whole = before is None or one not in some
-                state.averaged[one] = None if is_whole else before | some[one]
-            state.noted = state.plan
-        return logs
-
-    return train_function

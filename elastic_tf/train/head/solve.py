@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from elastic_tf.files import array, quarter_of_memory
 from elastic_tf.lite import ridge
-from elastic_tf.train import optimizers
 from elastic_tf.train.head import targets
 from elastic_tf.train.head.features import collect, dense_layer
 from elastic_tf.train.inputs.samples import Samples
@@ -105,7 +104,8 @@ def solve_head(
     )
     head = found.head(targets.LOSSES.get(kind), scale)
     errors = ((head.left_out / head.scale - wanted) ** 2).mean(axis=1)
-    _set(model, dense, [head.kernel, head.bias][: 1 + dense.use_bias])
+    values = [head.kernel, head.bias][: 1 + dense.use_bias]
+    dense.set_weights([value.astype(np.float32) for value in values])
     return HeadSolution(
         layer=dense.name,
         penalty=head.penalty,
@@ -121,14 +121,7 @@ def solve_head(
 def begin(model: tf.keras.Model, solution: HeadSolution) -> None:
     """Make a solved head as unsure of its own samples as of others, for training to begin from."""
     dense = dense_layer(model, solution.layer)
-    _set(model, dense, [solution.start * value for value in dense.get_weights()])
-
-
-def _set(model: tf.keras.Model, dense: tf.keras.layers.Dense, values: list[np.ndarray]) -> None:
-    """Set the layer's weights, of averages that the optimizer keeps too."""
-    dense.set_weights([value.astype(np.float32) for value in values])
-    optimizer = optimizers.unwrapped(getattr(model, "optimizer", None))
-    optimizers.start_averages(optimizer, dense.trainable_variables, anew=True)
+    dense.set_weights([solution.start * value for value in dense.get_weights()])
 
 
 def solve_again(model: tf.keras.Model, samples: Samples, first: HeadSolution) -> bool:

@@ -318,7 +318,7 @@ def _class_weighted(y: Any, weight: Any, class_weight: Mapping[int, float]) -> t
 
 
 def known_of(data: Any) -> tuple[int | None, list[tuple[int | None, ...]] | None]:
-    """Samples in a batch of all replicas, and the shape of one sample of each input.
+    """Samples in a batch, and the shape of one sample of each input.
 
     Of `Samples`, or of the `stack.RunningFit` of a `fit` before its data are read; None for what is
     not known, as in a loop of one's own, where `data` is None. A dataset of single samples is

@@ -18,10 +18,8 @@ from elastic_tf.train.optimizers.apply import (
     apply_selected,
     build,
     check,
-    finalizing_only,
     gradients,
 )
-from elastic_tf.train.optimizers.bias_correction import start_averages
 from elastic_tf.train.optimizers.named import adam, check_rate, cosine, sgdw
 from elastic_tf.train.optimizers.shampoo import shampoo
 
@@ -33,12 +31,10 @@ __all__ = [
     "by_name",
     "check",
     "cosine",
-    "finalizing_only",
     "gradients",
     "rate",
     "sgdw",
     "shampoo",
-    "start_averages",
     "state",
     "unwrapped",
 ]

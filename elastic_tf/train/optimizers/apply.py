@@ -3,19 +3,29 @@
 Keras optimizers, also inside a `LossScaleOptimizer`, update only what they are given. The slots of
 all tensors are made at the start, in the order of a plain model's optimizer, so that the state is
 interchangeable and a tensor can come and go.
+
+Adam divides its moments by `1 - beta ** t`, t the optimizer's steps so far. The moments of a tensor
+that joins late begin at zero all the same: its first hundred steps would be three to seven times
+too long. Here t is the number of steps that the tensor itself took part in. The steps that it
+missed are kept, so that the state of a plain optimizer, which has no such count, is one of tensors
+that missed none. They are saved with the optimizer's variables in every format.
+
+Source: Kingma & Ba, Adam, ICLR 2015, Sec. 3 (why moments are corrected).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from elastic_tf import stack
 from elastic_tf.arguments import brief
-from elastic_tf.train.optimizers import bias_correction, slices
+from elastic_tf.train.optimizers import slices
+
+_MISSED = "missed_steps"  # attribute of an optimizer: of each tensor, int64, shape (tensors,)
 
 
 def check(optimizer: Any) -> None:
@@ -29,13 +39,14 @@ def check(optimizer: Any) -> None:
             "their slots can be kept for the tensors left out. Received: "
             f"{brief(optimizer)} of type {type(optimizer).__name__}. {advice}"
         )
-    steps = getattr(stack.unwrapped(optimizer), "gradient_accumulation_steps", None)
-    if steps and steps > 1:
-        raise TypeError(
-            "`optimizer` must update in each step: what it collects itself is that of all tensors. "
-            f"Received: gradient_accumulation_steps={steps}. Use "
-            f"model.compile(..., accumulate={steps})."
-        )
+    inner = stack.unwrapped(optimizer)
+    for name in ("use_ema", "gradient_accumulation_steps"):
+        if getattr(inner, name, None):
+            raise TypeError(
+                "`optimizer` must keep neither moving averages of weights nor sums of gradients: "
+                "those of tensors that are left out would go wrong. Received: "
+                f"{name}={getattr(inner, name)}. Leave it out."
+            )
 
 
 def build(optimizer: Any, variables: Sequence[Any]) -> None:
@@ -58,7 +69,9 @@ def build(optimizer: Any, variables: Sequence[Any]) -> None:
                 "model with a new optimizer."
             )
     with tf.init_scope():
-        bias_correction.build(inner, len(tensors))
+        if _corrects(inner) and not hasattr(inner, _MISSED):
+            zeros = tf.zeros(len(tensors), tf.int64)
+            stack.keep_with(inner, _MISSED, tf.Variable(zeros, trainable=False, name=_MISSED))
     slices.make(inner, tensors)
 
 
@@ -79,46 +92,49 @@ def apply_selected(
 ) -> None:
     """Update `variables` only: everything `apply_gradients` promises, for them alone.
 
-    Clipping sees the given gradients only; weight decay, moving averages and constraints touch the
-    given variables only. A variable whose gradient is None is left alone; with no other variables
+    Clipping sees the given gradients only; weight decay and constraints touch the given variables
+    only. A variable whose gradient is None is left alone; with no other variables
     this does nothing, `iterations` included. A gradient of the shape of a kernel's slice updates
     these channels alone. The optimizer was built over all tensors by `build`.
     """
     pairs = [(one, stack.raw(v)) for one, v in zip(gradients, variables) if one is not None]
     if pairs:
         inner, chosen = stack.unwrapped(optimizer), [variable for _, variable in pairs]
-        with slices.standing_in(inner, pairs) as given, bias_correction.counting(inner, chosen):
+        with slices.standing_in(inner, pairs) as given, _counting(inner, chosen):
             with stack.never_differentiated():
                 stack.apply_gradients(optimizer, given)
 
 
 @contextlib.contextmanager
-def finalizing_only(
-    optimizer: Any,
-    averaged: Callable[[], Mapping[int, Collection[int] | None]],
-    *,
-    before: Callable[[], None] = lambda: None,
-) -> Iterator[None]:
-    """Let `finalize_variable_values` act on some variables only, while in this context.
-
-    Keras calls it at the end of `fit` with all trainable variables, to put their moving averages
-    in their place. The average of a tensor that was left out did not follow it. `averaged`, called
-    after `before`, returns the id of each variable to finalize, with its channels or None for all.
-    """
-    if not getattr(stack.unwrapped(optimizer), "use_ema", False):
+def _counting(optimizer: Any, variables: Sequence[tf.Variable]) -> Iterator[None]:
+    """Let each of `variables` have its own step count in the updates made in this context."""
+    missed = getattr(optimizer, _MISSED, None)
+    if missed is None:
         yield
         return
-    finalize = optimizer.finalize_variable_values
+    iterations, update_step = optimizer._iterations, optimizer.update_step
 
-    def finalize_trained(variables: Sequence[Any]) -> None:
-        before()
-        trained = averaged()
-        chosen = [one for one in map(stack.raw, variables) if id(one) in trained]
-        old = [None if trained[id(one)] is None else one.numpy() for one in chosen]
-        stack.finalized(optimizer, finalize, chosen)
-        for variable, values in zip(chosen, old):
-            if values is not None:
-                slices.keep_others(variable, trained[id(variable)] or (), values)
+    def update_one(gradient: Any, variable: tf.Variable, *rate: Any) -> None:
+        index = stack.index_of(optimizer, variable)
+        own = {} if common is None else {"_common": common[index]}
+        with stack.attributes(optimizer, _iterations=taken_part[index], **own):
+            update_step(gradient, variable, *rate)
 
-    with stack.attributes(optimizer, finalize_variable_values=finalize_trained):
+    taken = {stack.index_of(optimizer, variable) for variable in variables}
+    left_out = [int(index not in taken) for index in range(missed.shape[0])]
+    before = tf.identity(stack.raw(iterations))
+    steps = before - missed
+    taken_part = tf.unstack(steps)  # ops of their own for each take long to trace
+    common = optimizer.in_common(steps) if hasattr(optimizer, "in_common") else None
+    with stack.attributes(optimizer, update_step=update_one):
         yield
+    if any(left_out):
+        # a step that Keras 3 leaves out for its loss scale does not count
+        made = tf.identity(stack.raw(iterations)) - before
+        missed.assign_add(made * tf.constant(left_out, tf.int64))
+
+
+def _corrects(optimizer: Any) -> bool:
+    """Whether it uses the count for nothing else; other kinds have `in_common`."""
+    kinds = [kind.update_step for kind in stack.CORRECTS_MOMENTS]
+    return type(optimizer).update_step in kinds or hasattr(optimizer, "in_common")

@@ -13,7 +13,7 @@ into a variable: each of its later reads and updates would copy it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -146,14 +146,6 @@ def make(optimizer: Any, variables: Sequence[tf.Variable]) -> None:
             # an optimizer that cannot update channels is refused by a step that does
             with contextlib.suppress(ValueError), _swapped(optimizer, variable, found):
                 pass
-
-
-def keep_others(kernel: tf.Variable, channels: Collection[int], old: np.ndarray) -> None:
-    """Give all channels of a kernel but some their old values."""
-    axis = next(iter(vars(kernel)[_SLICES].values()))._axis
-    at = [slice(None)] * axis + [list(channels)]
-    old[tuple(at)] = kernel.numpy()[tuple(at)]
-    kernel.assign(old)
 
 
 @contextlib.contextmanager

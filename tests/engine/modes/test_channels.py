@@ -62,7 +62,7 @@ def frozen_part(made, chosen, variable, k):
 def slots_of(optimizer, tensor):
     inner = optimizers.unwrapped(optimizer)
     at = stack.index_of(inner, tensor)
-    names = ("momentums", "_momentums", "_velocities", "_model_variables_moving_average")
+    names = ("momentums", "_momentums", "_velocities")
     lists = (getattr(inner, name, None) for name in names)
     return [stack.raw(slots[at]) for slots in lists if slots]
 
@@ -70,7 +70,7 @@ def slots_of(optimizer, tensor):
 K = tf.keras.optimizers
 SCALED = tf.keras.mixed_precision.LossScaleOptimizer
 OPTIMIZERS = {
-    "adam": lambda: K.Adam(0.01, weight_decay=0.1, use_ema=True, ema_momentum=0.5, amsgrad=True),
+    "adam": lambda: K.Adam(0.01, weight_decay=0.1, amsgrad=True),
     "momentum": lambda: K.SGD(0.1, 0.9, nesterov=True, global_clipnorm=1.0),
     "sgdw": lambda: et.optimizers.sgdw(0.1),
     "fused adam": lambda: et.optimizers.adam(0.01),
@@ -141,17 +141,3 @@ def test_other_channels_need_no_new_trace():
         assert moved.any()
     assert made.train_tf_function is function
     assert function.experimental_get_tracing_count() == 1
-
-
-def test_moving_averages_replace_the_trained_channels_alone():
-    made = model(K.Adam(0.01, use_ema=True, ema_momentum=0.5), run_eagerly=True)
-    made.fit(*batch(), batch_size=4, verbose=0)
-    chosen = plan(made)
-    made.set_plan(chosen)
-    before = {k: frozen_part(made, chosen, made.tensors[k], k) for k in chosen.channels}
-    made.fit(*batch(), batch_size=4, epochs=2, verbose=0)
-    for k, old in before.items():
-        np.testing.assert_array_equal(frozen_part(made, chosen, made.tensors[k], k), old)
-        average = slots_of(made.optimizer, made.tensors[k])[-1]
-        some = made.tensors[k].numpy().take(chosen.channels[k], axis(made, k))
-        np.testing.assert_array_equal(some, average.numpy().take(chosen.channels[k], axis(made, k)))

@@ -97,19 +97,13 @@ def test_channels_that_a_kernel_cannot_have_are_refused(layer, channels, receive
         made.set_plan(some(made, channels))
 
 
-def test_channels_are_refused_where_an_update_is_not_of_each_step_or_not_of_each_weight():
-    made = model(accumulate=2)
-    with pytest.raises(ValueError, match="Received: .*'channels:1/2' and accumulated gradients"):
-        made.set_plan(some(made, [0, 1]))
+def test_channels_are_refused_where_an_optimizer_keeps_no_number_for_each_weight():
     made = model(optimizer=tf.keras.optimizers.Adafactor())
     made.set_plan(some(made, [0, 1]))
     with pytest.raises(ValueError, match=r"Received: .* of shape \(3, 3, 3\)"):
         made.train_on_batch(*batch())
     made.set_plan(None)
     made.train_on_batch(*batch())  # whole kernels can be trained
-    made.set_plan(some(made, [0, 1]))
-    with pytest.raises(ValueError, match="Received: .*'channels:1/2' and accumulated gradients"):
-        made.compile("sgd", MSE, accumulate=2)
 
 
 @pytest.mark.filterwarnings("error:.*[Ee]very step")  # where nothing can be kept

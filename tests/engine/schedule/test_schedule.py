@@ -98,7 +98,7 @@ def test_less_is_kept_with_a_smaller_share():
 
 @pytest.mark.parametrize(
     ("kind", "keep", "blocks", "options"),
-    [("adam", 0.0, 2, {"steps_per_execution": 2}), ("sgdw", 0.3, 3, {"accumulate": 2})],
+    [("adam", 0.0, 2, {"steps_per_execution": 2}), ("sgdw", 0.3, 3, {})],
 )
 def test_what_is_computed_again_is_the_same(kind, keep, blocks, options, deterministic):
     options = {"kind": kind, "source": lambda: deep(blocks), "metrics": ["accuracy"], **options}

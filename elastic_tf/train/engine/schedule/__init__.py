@@ -38,6 +38,4 @@ def updating_early(
 
 def _is_ours(model: Any) -> bool:
     """Whether the order of the ops of a model's step is ours to choose."""
-    if model._elastic.keep is None or model.distribute_strategy.num_replicas_in_sync > 1:
-        return False
-    return not (tf.executing_eagerly() or model.jit_compile)
+    return model._elastic.keep is not None and not (tf.executing_eagerly() or model.jit_compile)
