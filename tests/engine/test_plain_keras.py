@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("as_keras_writes_them")
 
 WEIGHTED = {"source": block, "weighted_metrics": ["accuracy"]}
 CLASS_WEIGHTS, OF_SAMPLES = {0: 1.0, 1: 3.0, 2: 0.5}, np.linspace(0, 2, SAMPLES, dtype=np.float32)
-NORMALISED = ("adam", "average", "scaled_sgdw")  # the others need no more than a dense layer
+NORMALISED = ("adam", "scaled_sgdw")  # the others need no more than a dense layer
 
 
 def flat() -> tf.keras.Model:

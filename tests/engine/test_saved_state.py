@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("deterministic")
 K = tf.keras.optimizers
 OPTIMIZERS = {
     "adam": lambda: K.Adam(0.01),
-    "average": lambda: K.AdamW(0.01, use_ema=True, ema_momentum=0.9),
+    "adamw": lambda: K.AdamW(0.01),
     "scaled": lambda: tf.keras.mixed_precision.LossScaleOptimizer(et.optimizers.adam(0.01)),
 }
 

@@ -3,11 +3,10 @@
 from types import SimpleNamespace
 
 import numpy as np
-import tensorflow as tf
 
 from elastic_tf.choose.probe import Draws, Worth
 
-MODEL = SimpleNamespace(distribute_strategy=tf.distribute.get_strategy())
+MODEL = SimpleNamespace()
 
 
 def test_function_is_given_what_it_takes() -> None:
