@@ -22,12 +22,12 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 
 # isort: split
 from elastic_tf.files import to_json, write_json
-from elastic_tf.timing.runtime import describe_device
+from elastic_tf.timing import describe_device
 
 RESULTS = Path(__file__).resolve().parent / "results"
 # Each has a module bench_PART; its `main` prints a table and returns what goes into the JSON.
 PARTS = (
-    *("time-model", "filtering", "cache", "engine", "memory", "traced-memory"),
+    *("time-model", "filtering", "engine", "memory", "traced-memory"),
     *("control", "deadline", "solver", "importance", "litert"),
 )
 

@@ -38,7 +38,7 @@ from elastic_tf.app.commands.training import harness, sources
 from elastic_tf.files import format_table, write_json
 from elastic_tf.methods import baselines
 from elastic_tf.methods.baselines import policies
-from elastic_tf.timing.runtime import describe_device
+from elastic_tf.timing import describe_device
 
 RESULT = Path(__file__).parent / "results" / "choice.json"
 WARM_UP = 0.15

@@ -25,7 +25,7 @@ from elastic_tf.app import runs
 from elastic_tf.app.commands.commandline import option, parse
 from elastic_tf.app.commands.training import harness, recording, sources
 from elastic_tf.files import format_table, to_json, write_json
-from elastic_tf.timing.runtime import describe_device
+from elastic_tf.timing import describe_device
 
 WEIGHTS = Path(__file__).parent / "weights" / "digits_resnet_64.h5"
 IMAGE_SIZE, BATCH, EPOCHS, SEED = 64, 32, 5, 0

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from elastic_tf.timing.cost_items import CostItem
-from elastic_tf.timing.profile import TimingProfile
+from elastic_tf.timing.profile import CostItem, TimingProfile
 
 # Networks asked for with no more tensors than this have no batch normalisation.
 FEW = 12

@@ -38,7 +38,7 @@ from elastic_tf.files import (
     write_text,
 )
 from elastic_tf.plan import Plan
-from elastic_tf.timing.runtime import describe_device
+from elastic_tf.timing import describe_device
 
 _PACKAGES = ("elastic_tf", "tensorflow", "keras", "tf_keras", "numpy", "keras-cv")
 _DIGITS = 6  # significant digits of an importance in a file

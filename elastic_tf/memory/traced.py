@@ -13,7 +13,7 @@ import numpy as np
 from elastic_tf.graph import captured, needed_by, reach, reached_from
 from elastic_tf.memory.ops import Key, Work, inlined, microseconds, nodes
 from elastic_tf.plan import Plan
-from elastic_tf.timing.trace import StepFunction
+from elastic_tf.timing.step import StepFunction
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.snapshot import host_generators_kept
 

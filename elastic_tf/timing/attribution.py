@@ -9,13 +9,13 @@ Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 5.
 from __future__ import annotations
 
 import collections
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from elastic_tf.graph import READS, Node, changing, members, needed_by, reached_from
-from elastic_tf.timing.cost_items import CostItem
+from elastic_tf.timing.profile import CostItem
 from elastic_tf.timing.trace import StepTrace
 
 
@@ -25,26 +25,29 @@ class Attribution:
 
     sets: Mapping[str, int]  # tensors that need the op, as bits, by op outside the forward pass
     forward: Collection[str]  # ops of the forward pass
-    update: Collection[str]  # of those in `sets`, the ops after the gradients
-    folded: Collection[int] = ()  # as bits, the tensors of each normalisation folded when frozen
+    folded: Collection[int]  # as bits, the tensors of each normalisation folded when frozen
 
     def is_folded(self, count: int) -> np.ndarray:
         """True for the tensors of folded normalisations; bool, shape (count,)."""
         own = [k for bits in self.folded for k in members(bits)]
         return np.isin(np.arange(count), own)
 
-    def items(self, times: Mapping[str, float] | None = None) -> list[CostItem]:
+    def items(
+        self,
+        times: Mapping[str, float] | None = None,
+        surplus: Mapping[tuple[int, ...], float] | None = None,
+    ) -> list[CostItem]:
         """The ops outside the forward pass that take time, gathered by their tensors.
 
-        `times` are microseconds by op; without any, each op counts alike.
+        `times` are microseconds by op; without any, each op counts alike. A `forward_surplus`
+        below 0 makes the work of its tensors cheaper.
         """
         times = times or dict.fromkeys(self.sets, 1.0)
-        return _gathered((bits, times.get(name, 0.0)) for name, bits in self.sets.items() if bits)
+        works = ((bits, times.get(name, 0.0)) for name, bits in self.sets.items() if bits)
+        return _gathered(works, surplus or {})
 
 
-def dependency_sets(
-    trace: StepTrace, folded: Mapping[str, int]
-) -> tuple[dict[str, int], set[str], set[str]]:
+def attribute(trace: StepTrace, trace_forward: StepTrace | None = None) -> Attribution:
     """For each op of the backward pass and the update, the tensors whose training needs it.
 
     An op runs when at least one tensor of its set is trained. Four rules give the sets:
@@ -56,21 +59,15 @@ def dependency_sets(
        to those whose new value needs it, whichever are fewer: of a norm over all gradients, the
        square of one gradient belongs to that tensor, the sum to all.
     4. A normalisation that is folded into a convolution when it is frozen has a backward pass only
-       if its own scale or offset is trained.
-
-    Args:
-        folded: the backward ops of folded normalisations, with their own tensors.
-
-    Returns:
-        Sets by node, the nodes of the forward pass, and those of the update.
+       if its own scale or offset is trained. Without `trace_forward` none counts as folded.
     """
     nodes = trace.nodes
     gradient_roots: dict[str, int] = {}
     for k, roots in enumerate(trace.gradients):
         for root in roots:
             gradient_roots[root] = gradient_roots.get(root, 0) | 1 << k
-    backward = needed_by(nodes, gradient_roots)
-    backward.update(folded)
+    folded = {} if trace_forward is None else _of_folded(trace, trace_forward)
+    backward = {**needed_by(nodes, gradient_roots), **folded}
     writes = _writes(nodes, trace.handles)
     everything = 0
     for bits in (*gradient_roots.values(), *(1 << k for k in writes.values() if k >= 0)):
@@ -88,21 +85,11 @@ def dependency_sets(
 
     sets = {}
     for name in nodes:
-        if name in forward:
-            continue
-        candidates = [bits for bits in (flows_from.get(name), leads_to.get(name)) if bits]
-        fewest = min(candidates, key=lambda bits: bin(bits).count("1"), default=everything)
-        sets[name] = backward.get(name, fewest)
-    return sets, forward, {name for name in sets if name not in backward}
-
-
-def attribute(trace: StepTrace, trace_forward: StepTrace | None = None) -> Attribution:
-    """Which tensors need each op of a step that trains all.
-
-    Without `trace_forward` no normalisation counts as folded.
-    """
-    folded = {} if trace_forward is None else _of_folded(trace, trace_forward)
-    return Attribution(*dependency_sets(trace, folded), set(folded.values()))
+        if name not in forward:
+            candidates = [bits for bits in (flows_from.get(name), leads_to.get(name)) if bits]
+            fewest = min(candidates, key=lambda bits: bin(bits).count("1"), default=everything)
+            sets[name] = backward.get(name, fewest)
+    return Attribution(sets, forward, set(folded.values()))
 
 
 def forward_surplus(
@@ -163,26 +150,20 @@ def cacheable(trace_forward: StepTrace) -> list[CostItem]:
     varying = reached_from(nodes, changing(nodes))
     behind = _tensors_behind(trace_forward).items()
     times = trace_forward.times
-    return _gathered((bits, times.get(n, 0.0)) for n, bits in behind if n not in varying)
+    works = ((bits, times.get(n, 0.0)) for n, bits in behind if n not in varying)
+    return _gathered(works, {})
 
 
-def with_surplus(
-    items: Sequence[CostItem], surplus: Mapping[tuple[int, ...], float]
+def _gathered(
+    works: Iterable[tuple[int, float]], surplus: Mapping[tuple[int, ...], float]
 ) -> list[CostItem]:
-    """Cost items and `forward_surplus`; one below 0 makes the work of its tensors cheaper."""
-    times = {item.tensors: item.time for item in items}
-    every = sorted({*times, *surplus})
-    whole = [CostItem(key, times.get(key, 0.0) + surplus.get(key, 0.0)) for key in every]
-    return [one for one in whole if one.time > 0.0]
-
-
-def _gathered(works: Iterable[tuple[int, float]]) -> list[CostItem]:
     """The times of tensors, as bits, as one item of each; what takes none is left out."""
     totals: dict[tuple[int, ...], float] = collections.defaultdict(float)
     for bits, time in works:
-        if time > 0.0:
-            totals[members(bits)] += time
-    return [CostItem(key, totals[key]) for key in sorted(totals)]
+        totals[members(bits)] += time
+    for key, time in surplus.items():
+        totals[key] += time
+    return [CostItem(key, totals[key]) for key in sorted(totals) if totals[key] > 0.0]
 
 
 def _tensors_behind(trace: StepTrace) -> dict[str, int]:

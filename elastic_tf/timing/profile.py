@@ -22,19 +22,30 @@ import numpy as np
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
-from elastic_tf.files import from_ranges, read_json, to_json, to_ranges, write_json
+from elastic_tf.files import from_ranges, now, read_json, to_json, to_ranges, write_json
 from elastic_tf.plan import Plan, as_plan
-from elastic_tf.timing.cost_items import MAX_TIME, CostItem, as_arrays, check_items, last_of
-from elastic_tf.timing.runtime import describe_device
+from elastic_tf.timing import describe_device
 
 SCHEMA_VERSION = 7
 _REMEASURE = (
     "Profile this model again with elastic_tf.profile_model, or with python -m elastic_tf profile "
     "if it is one of the zoo."
 )
-_ROUNDING = 1e-9  # of a sum of times
-# What a profile of other values may be off for, told by a warning.
+_MAX_TIME = 1e15  # microseconds: thirty years
+# A profile of other values may be off, which a warning tells.
 _COMPARED = ("name", "onednn", "inter_op_threads", "intra_op_threads", "xla", "optimizer")
+
+
+@dataclasses.dataclass(frozen=True)
+class CostItem:
+    """Work of a step that is paid for if at least one of some tensors is trained.
+
+    Of one tensor: its weight gradient and its update. Of several: backward work that each of them
+    needs, and what training one costs in the forward pass.
+    """
+
+    tensors: tuple[int, ...]  #: their indices, ascending
+    time: float  #: microseconds per step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +86,7 @@ class TimingProfile:
     device: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     method: str = "table"
     note: str = ""  #: why the method was differences
-    calibration: tuple[float, ...] = ()  #: factors, see `elastic_tf.timing.calibration`
+    calibration: tuple[float, ...] = ()  #: factors, see `elastic_tf.timing.profiler.fit`
     repeats: int = 0  #: timed steps behind each median
     spread: float = 0.0  #: relative half-width of the middle half of the full step times
     #: How far the ratio of forward pass and full step may be off; half-width of its 95 % interval,
@@ -93,32 +104,24 @@ class TimingProfile:
         Raises:
             ValueError: lengths differ, or a time is negative or not finite.
         """
-        dw = arguments.numbers("t_dw", t_dw, low=0.0, high=MAX_TIME)
-        dy = arguments.numbers("t_dy", t_dy, shape=dw.shape, low=0.0, high=MAX_TIME)
+        dw = arguments.numbers("t_dw", t_dw, low=0.0, high=_MAX_TIME)
+        dy = arguments.numbers("t_dy", t_dy, shape=dw.shape, low=0.0, high=_MAX_TIME)
         items = [CostItem((k,), time) for k, time in enumerate(dw.tolist())]
         items += [CostItem(tuple(range(k + 1)), time) for k, time in enumerate(dy.tolist())]
         return cls(float(t_forward), tuple(one for one in items if one.time), len(dw))
 
     def __post_init__(self) -> None:
         arguments.count("count", self.count)
-        arguments.number("t_forward", self.t_forward, low=0.0, high=MAX_TIME)
-        if self.tensors and len(self.tensors) != self.count:
-            raise ValueError(
-                f"`tensors` must be one for each of {self.count}. Received: {len(self.tensors)}."
-            )
-        check_items("items", self.items, self.count)
-        check_items("prefix", self.prefix, self.count)
-        spared = math.fsum(item.time for item in self.prefix)
-        if spared > self.t_forward * (1.0 + _ROUNDING):
-            raise ValueError(
-                "`prefix` must be a part of the forward pass. Received: work of "
-                f"{spared} microseconds, t_forward={self.t_forward}."
-            )
-        if not (math.isfinite(self.t_full) and self.t_full > 0.0):
-            raise ValueError(
-                "The times of a profile must be finite and their sum above 0. Received: a full "
-                f"step of {self.t_full} microseconds."
-            )
+        arguments.number("t_forward", self.t_forward, low=0.0, high=_MAX_TIME)
+        for item in (*self.items, *self.prefix):
+            arguments.number("time", item.time, low=0.0, high=_MAX_TIME)
+            if not item.tensors or not (np.diff([-1, *item.tensors, self.count]) > 0).all():
+                raise ValueError(
+                    "The `tensors` of a cost item must be indices from 0, ascending and below "
+                    f"{self.count}. Received: {brief(item)}."
+                )
+        if not self.t_full:
+            raise ValueError("Some work must take time. Received: a full step of 0 microseconds.")
 
     def __repr__(self) -> str:
         return (
@@ -215,13 +218,17 @@ class TimingProfile:
             FileNotFoundError: there is no file.
             ValueError: the file is not a profile that this version reads, or was changed.
         """
-        found = _values(arguments.path("path", path))
-        data = {field.name: found[field.name] for field in dataclasses.fields(cls)}
-        specs = [(one["name"], tuple(one["shape"]), one["dtype"]) for one in data["tensors"]]
-        data.update({name: _items(data[name], data["count"]) for name in ("items", "prefix")})
-        data["tensors"] = tuple(TensorSpec(*spec) for spec in specs)
+        data = _values(arguments.path("path", path))
+        for item in (*data["items"], *data["prefix"]):
+            has = from_ranges(item["tensors"], data["count"])
+            item["tensors"] = tuple(np.flatnonzero(has).tolist())
+        for name in ("items", "prefix"):
+            data[name] = tuple(CostItem(**item) for item in data[name])
+        specs = [{**one, "shape": tuple(one["shape"])} for one in data["tensors"]]
+        data["tensors"] = tuple(TensorSpec(**spec) for spec in specs)
         data["input_shape"] = tuple(map(tuple, data["input_shape"]))
-        return cls(**{**data, "calibration": tuple(data["calibration"])})
+        data["calibration"] = tuple(data["calibration"])
+        return cls(**{field.name: data[field.name] for field in dataclasses.fields(cls)})
 
     def check(self, model: Any, **data: Any) -> None:
         """Refuse to serve another elastic model, or other data: keywords of `check_data`.
@@ -245,14 +252,12 @@ class TimingProfile:
                 f"{found[0] if found else ''}. {_REMEASURE}"
             )
         self.check_data(**data)
-        here = {**describe_device(), "xla": bool(model.jit_compile)}
-        there = dict(self.device)
-        if self.optimizer:
-            here["optimizer"], there["optimizer"] = optimizer_name(model), self.optimizer
+        here = {**_conditions(model), "optimizer": _optimizer_name(model)}
+        there = {**self.device, "optimizer": self.optimizer or here["optimizer"]}
         told = [
             f"{key} {there[key]!r} against {here[key]!r}"
             for key in _COMPARED
-            if key in there and there[key] != here[key]
+            if there.get(key, here[key]) != here[key]
         ]
         if told:
             warnings.warn(
@@ -276,8 +281,8 @@ class TimingProfile:
             raise ValueError(
                 "The profile must be measured at the batch size of training. Received: profile of "
                 f"batch size {self.batch_size}, data of batch size {batch_size}. Batch the data "
-                f"by {self.batch_size}, with drop_remainder=True. Or profile with a batch of "
-                f"{batch_size} samples: profile_model(model, x[:{batch_size}], y[:{batch_size}])."
+                f"by {self.batch_size}, with drop_remainder=True, or profile with {batch_size} "
+                "samples."
             )
         if input_shape is None or not self.input_shape:
             return
@@ -327,12 +332,17 @@ def _values(path: str) -> dict[str, Any]:
     return data
 
 
-def _items(found: list[dict[str, Any]], count: int) -> tuple[CostItem, ...]:
-    masks = [from_ranges(item["tensors"], count) for item in found]
-    return tuple(
-        CostItem(**{**item, "tensors": tuple(np.flatnonzero(mask).tolist())})
-        for item, mask in zip(found, masks)
-    )
+def as_arrays(items: Sequence[CostItem], count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which of `count` tensors each item is paid for, bool (S, N), and its microseconds, (S,)."""
+    members = np.zeros((len(items), count), bool)
+    for row, item in zip(members, items):
+        row[list(item.tensors)] = True
+    return members, np.array([item.time for item in items], np.float64)
+
+
+def last_of(members: np.ndarray) -> np.ndarray:
+    """The last tensor of each set in `members`, bool (S, N)."""
+    return members.shape[1] - 1 - members[:, ::-1].argmax(axis=1)
 
 
 def tensor_specs(model: Any) -> tuple[TensorSpec, ...]:
@@ -346,7 +356,27 @@ def tensor_specs(model: Any) -> tuple[TensorSpec, ...]:
     )
 
 
-def optimizer_name(model: Any) -> str:
+def described(model: Any, x: Any) -> dict[str, Any]:
+    """Fields of a profile: the compiled model, its inputs in a batch, this machine, and now."""
+    import tensorflow as tf
+
+    inputs = tf.nest.flatten(x)
+    return {
+        "count": len(model.tensors),
+        "tensors": tensor_specs(model),
+        "input_shape": tuple(tuple(part.shape[1:]) for part in inputs),
+        "batch_size": int(inputs[0].shape[0]),
+        "optimizer": _optimizer_name(model),
+        "device": _conditions(model),
+        "created": now(),
+    }
+
+
+def _optimizer_name(model: Any) -> str:
     """Class name of the optimizer that updates the weights; loss scaling looked through."""
-    optimizer = getattr(model, "optimizer", None)
-    return type(getattr(optimizer, "inner_optimizer", optimizer)).__name__
+    return type(getattr(model.optimizer, "inner_optimizer", model.optimizer)).__name__
+
+
+def _conditions(model: Any) -> dict[str, Any]:
+    """The device, and whether XLA compiles the steps of the model."""
+    return {**describe_device(), "xla": bool(model.jit_compile)}

@@ -1,34 +1,42 @@
-"""Run training steps under the TensorFlow profiler and keep what the device really executed.
+"""What the TensorFlow profiler tells of a step: which nodes of the executed graph ran, how long.
 
-The graph looked at is the one after TensorFlow's own optimisation (fused ops, inlined functions,
-lowered loops), so the names of its nodes are those of the profiler's events.
+The graph is the one after TensorFlow's own optimisation (fused ops, inlined functions, lowered
+loops), so the names of its nodes are those of the profiler's events, written as an XSpace.
+
+An op event is named `op name:op type`. Ops inside a function that TensorFlow did not inline (the
+loops of LSTM and GRU layers) bear names of that function's own; they are counted for the node that
+called it. Which call a run of ops belongs to is told by the executor's own events: every run has an
+id, and a call starts one right after `ExecutorState::ProcessAsync::Start`.
+
+On a GPU such an event is the launch of an op, on the host. What it launched stands on planes of the
+devices, a line for each stream: an event bears the name of its kernel, and its statistic `tf_op`
+the op. Source: TensorFlow, xplane_schema.cc and cupti_collector.cc; six traces of an H100 agree.
 """
 
 from __future__ import annotations
 
+import re
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.graph import Node, read_graph_def
-from elastic_tf.plan import Plan, as_plan
-from elastic_tf.stack import context, never_differentiated, optimized_once, trainable, xplane_pb2
-from elastic_tf.timing.xplane import kernel_events, op_events
-from elastic_tf.train import optimizers
-from elastic_tf.train.engine import modes
-from elastic_tf.train.engine.checks import batch_explained
-from elastic_tf.train.engine.mixin import ElasticMixin
+from elastic_tf.graph import Node
+from elastic_tf.stack import xplane_pb2
 
-N = TypeVar("N")
-
-_WARM_UP = 2  # steps after the first that still allocate, pack weights and fill caches
+_OP = re.compile(r"[^:\s]+:\w+")
+_CALL = re.compile(r"Call|While|If|Case|For")
+_RUN = "ExecutorState::Process"
+_START = "ExecutorState::ProcessAsync::Start"
+_PICOSECONDS = 1e6  # in a microsecond
+_DEVICE = "/device:GPU:"
+_STREAM = "Stream #"  # other lines of a device sum streams up
+_OP_OF_KERNEL = "tf_op"
 
 
 @dataclass(frozen=True)
@@ -42,191 +50,33 @@ class StepTrace:
     handles: dict[str, int]  # node that holds a variable -> its tensor, or -1 for another variable
     # Each node's share of the clock, where it has an event.
     times: dict[str, float] = field(default_factory=dict)
-    # How long each node was busy; ops that overlap count twice.
-    durations: dict[str, float] = field(default_factory=dict)
     # Of op events that belong to no node. What ran in half of the steps or fewer is not the step's:
     # Python may free the data of others meanwhile.
     time_unmatched: float = 0.0
     # Whether the times are those of kernels on a GPU, not of ops on the host that launch them.
     on_device: bool = False
 
+    def timed(self, run: Callable[[], Any], repeats: int) -> StepTrace:
+        """The same trace with the time of each op: medians over `repeats` runs of the step."""
+        names, spans, on_device = events(run, repeats)
+        belongs = np.array([name in self.nodes for name in names], bool)
+        foreign, often = np.unique(names[~belongs], return_counts=True)
+        unmatched = np.isin(names, foreign[often > repeats / 2])
+        lengths = (spans[:, 1] - spans[:, 0])[unmatched]
+        return replace(
+            self,
+            times=per_step(names[belongs], wall_clock_shares(spans[belongs]), repeats),
+            on_device=on_device,
+            time_unmatched=sum(per_step(names[unmatched], lengths, repeats).values()),
+        )
+
     def scaled_to(self, total: float) -> StepTrace:
         """The same trace with op times that add up to `total`."""
         scale = total / sum(self.times.values())
-        times = {name: time * scale for name, time in self.times.items()}
-        return replace(self, times=times, time_unmatched=self.time_unmatched * scale)
+        return replace(self, times={name: time * scale for name, time in self.times.items()})
 
 
-def trace_step(run: StepFunction, data: Any, *, repeats: int) -> StepTrace:
-    """The executed graph with the time of each op: medians over `repeats` steps on one batch.
-
-    The steps are real: weights, slots and metrics move. The caller puts them back.
-    """
-    untimed = run.untimed(data)
-    run.warm_up(data)
-    names, spans, on_device = _profile(lambda: run(data), repeats)
-    belongs = np.array([name in untimed.nodes for name in names], bool)
-    known = names[belongs]
-    lengths = spans[:, 1] - spans[:, 0]
-    foreign, often = np.unique(names[~belongs], return_counts=True)
-    unmatched = np.isin(names, foreign[often > repeats / 2])
-    return replace(
-        untimed,
-        times=_per_step(known, wall_clock_shares(spans[belongs]), repeats),
-        durations=_per_step(known, lengths[belongs], repeats),
-        on_device=on_device,
-        time_unmatched=sum(_per_step(names[unmatched], lengths[unmatched], repeats).values()),
-    )
-
-
-class StepFunction:
-    """A training step under a fixed plan as one traced function of the batch.
-
-    Of a class with a `train_step` of its own, it is that one; its gradients can be told if it asks
-    the model's `gradients` for them. Where gradients accumulate, every step makes an update.
-
-    Args:
-        model: compiled elastic model.
-        plan: how each tensor is trained, or a bool mask. Nothing trained: the forward pass.
-        jit_compile: whether XLA compiles the step, whose ops cannot be seen then. None: as the
-            model was compiled.
-    """
-
-    def __init__(
-        self,
-        model: ElasticMixin,
-        plan: Plan | np.ndarray,
-        *,
-        jit_compile: bool | None = None,
-    ) -> None:
-        self.model = model
-        model._build_optimizer()
-        self.plan = as_plan(plan, len(trainable(model)))
-        self.mask = self.plan.mask
-        self._slices = modes.slices(model, self.plan)
-        self.jit_compile = bool(model.jit_compile if jit_compile is None else jit_compile)
-        self._function = tf.function(self._step, jit_compile=self.jit_compile or None)
-        self._untimed: StepTrace | None = None
-        self._calls = 0
-
-    def __call__(self, data: Any) -> float:
-        """Run one step and wait for it; returns the loss.
-
-        Leaves the channels of its plan chosen, where it has some.
-        """
-        for part, channels in self._slices:
-            part.choose(channels)
-        with optimized_once():
-            loss, _, _ = self._function(data)
-        self._calls += 1
-        return float(loss)
-
-    def graph(self, data: Any) -> Any:
-        """The FuncGraph traced for batches like `data`.
-
-        Its structured outputs are the loss, the logs, and the gradients of the trained tensors.
-        """
-        started = time.perf_counter()
-        with batch_explained(data):
-            graph = self._function.get_concrete_function(data).graph
-        self.model._ordered_by(graph, time.perf_counter() - started)
-        return graph
-
-    def ends(
-        self, data: Any, outputs: Iterable[N]
-    ) -> tuple[tuple[N, ...], tuple[tuple[N, ...], ...]]:
-        """What stands for outputs of the graph: for loss and logs, for each tensor's gradient."""
-        left, (loss, logs, gradients) = iter(outputs), self.graph(data).structured_outputs
-
-        def taken(tensors: Any) -> tuple[N, ...]:
-            flat = tf.nest.flatten(tensors, expand_composites=True)
-            return tuple(next(left) for tensor in flat if tensor is not None)
-
-        results, found = taken((loss, logs)), iter(gradients)
-        return results, tuple(taken(next(found)) if on else () for on in self.mask)
-
-    def untimed(self, data: Any) -> StepTrace:
-        """What the function, not compiled by XLA, executes, without times.
-
-        To be asked first before the first step, which it runs: TensorFlow tells it only then.
-        """
-        if self._untimed is not None:
-            return self._untimed
-        context.enable_graph_collection()
-        try:
-            self(data)
-            metadata = context.context().export_run_metadata()
-        finally:
-            context.context().disable_graph_collection()
-        # eager ops around the call are functions too: the step is by far the largest
-        graph_def = max(
-            (graph.post_optimization_graph for graph in metadata.function_graphs),
-            key=lambda graph: len(graph.node),
-        )
-        numbered: dict[str, dict[int, str]] = {"_Retval": {}, "_Arg": {}}
-        for node in graph_def.node:
-            if node.op in numbered:
-                numbered[node.op][node.attr["index"].i] = node.name
-        returned, given = numbered["_Retval"], numbered["_Arg"]
-
-        graph = self.graph(data)
-        results, gradients = self.ends(data, [returned[k] for k in sorted(returned)])
-        index = {id(v.handle): k for k, v in enumerate(self.model.tensors)}
-        first = len(graph.inputs) - len(graph.captures)
-        handles = {
-            given[place]: index.get(id(outer), -1)
-            for place, (outer, _) in enumerate(graph.captures, first)
-            if outer.dtype == tf.resource and place in given
-        }
-        self._untimed = StepTrace(read_graph_def(graph_def), gradients, results, handles)
-        return self._untimed
-
-    def warm_up(self, data: Any) -> None:
-        """Trace, compile, and run the first steps, unless that was done."""
-        while self._calls <= _WARM_UP:
-            self(data)
-
-    def _step(self, data: Any) -> Any:
-        # a step that trains nothing is a forward pass, which tells their order itself
-        tensors = self.model.tensors if self.mask.any() else []
-        selected = [v for v, on in zip(tensors, self.mask) if on]
-        with never_differentiated(), self.model._elastic.planned(self.plan):
-            if has_own_step(self.model):
-                loss, logs, gradients = self._own_step(data, selected)
-            else:
-                step, gradients = self.model.gradients(data, selected)
-                optimizers.apply_selected(self.model.optimizer, gradients, selected)
-                loss, logs = step.loss, self.model.finish(step)
-        if loss.shape.rank:
-            raise ValueError(
-                f"The loss must be one number. Received: a loss of shape {loss.shape}. Take its "
-                "mean."
-            )
-        # what a compiled step returns it must also write to memory
-        return loss, logs, () if self.jit_compile else gradients
-
-    def _own_step(self, data: Any, selected: Sequence[tf.Variable]) -> tuple[Any, Any, list[Any]]:
-        """The loss, the logs, and what the own `train_step` got from `model.gradients`, or None."""
-        asked: list[tuple[Any, dict[int, Any]]] = []
-
-        def gradients(data: Any, variables: Sequence[tf.Variable] | None) -> Any:
-            step, found = type(self.model).gradients(self.model, data, variables)
-            of = trainable(self.model) if variables is None else variables
-            asked.append((step.loss, {id(v): g for v, g in zip(of, found)}))
-            return step, found
-
-        self.model.__dict__["gradients"] = gradients
-        try:
-            logs = self.model.train_step(data)
-        finally:
-            del self.model.__dict__["gradients"]
-        if len(asked) != 1:  # of several passes, no one is the step's
-            return tf.convert_to_tensor(logs.get("loss", 0.0)), logs, [None] * len(selected)
-        loss, by_id = asked[0]
-        return loss, logs, [by_id.get(id(variable)) for variable in selected]
-
-
-def _profile(run: Callable[[], Any], repeats: int) -> tuple[np.ndarray, np.ndarray, bool]:
+def events(run: Callable[[], Any], repeats: int) -> tuple[np.ndarray, np.ndarray, bool]:
     """Names, start and end in microseconds of all op events; whether they are a GPU's kernels."""
     with tempfile.TemporaryDirectory(prefix="elastic_tf_") as folder:
         options = tf.profiler.experimental.ProfilerOptions(
@@ -243,15 +93,10 @@ def _profile(run: Callable[[], Any], repeats: int) -> tuple[np.ndarray, np.ndarr
             for path in Path(folder).rglob("*.xplane.pb")
         ]
     kernels = [event for space in spaces for event in kernel_events(space)]
-    events = kernels or [event for space in spaces for event in op_events(space)]
-    names = np.array([name for name, *_ in events], object)
-    spans = np.array([span for _, *span in events], np.float64).reshape(-1, 2)
+    found = kernels or [event for space in spaces for event in op_events(space)]
+    names = np.array([name for name, *_ in found], object)
+    spans = np.array([span for _, *span in found], np.float64).reshape(-1, 2)
     return names, spans, bool(kernels)
-
-
-def has_own_step(model: ElasticMixin) -> bool:
-    """Whether the model's class has a `train_step` of its own."""
-    return type(model).train_step is not ElasticMixin.train_step
 
 
 def wall_clock_shares(spans: np.ndarray) -> np.ndarray:
@@ -271,7 +116,7 @@ def wall_clock_shares(spans: np.ndarray) -> np.ndarray:
     return passed[1::2] - passed[0::2]
 
 
-def _per_step(names: np.ndarray, values: np.ndarray, repeats: int) -> dict[str, float]:
+def per_step(names: np.ndarray, values: np.ndarray, repeats: int) -> dict[str, float]:
     """Value of each node in a step: the median of its events, times how often it ran."""
     collected: dict[str, list[float]] = {}
     for name, value in zip(names, values):
@@ -279,3 +124,102 @@ def _per_step(names: np.ndarray, values: np.ndarray, repeats: int) -> dict[str, 
     return {
         name: statistics.median(parts) * len(parts) / repeats for name, parts in collected.items()
     }
+
+
+class _Event(NamedTuple):
+    name: str
+    start: float
+    end: float
+    stats: dict[str, Any]
+
+
+_Call = tuple[str, int]  # a node that ran a function, and the run it stood in itself
+
+
+def kernel_events(space: Any) -> list[tuple[str, float, float]]:
+    """The kernels and copies that ran on GPUs: op, start and end in microseconds.
+
+    The op is the node of the graph, or what TensorFlow calls the kernel where it tells no op.
+    """
+    found = []
+    for plane in space.planes:
+        if plane.name.startswith(_DEVICE):
+            names = {key: value.name for key, value in plane.event_metadata.items()}
+            for line in plane.lines:
+                for event in line.events if line.name.startswith(_STREAM) else ():
+                    op = str(_stats(plane, event).get(_OP_OF_KERNEL, names[event.metadata_id]))
+                    found.append((op.partition(":")[0], *_span(line, event)))
+    return found
+
+
+def op_events(space: Any) -> Iterator[tuple[str, float, float]]:
+    """The op events of the host: node of the outermost graph, start and end in microseconds."""
+    ops: list[tuple[_Event, int | None]] = []
+    calls: list[tuple[float, _Call]] = []
+    first_seen: dict[int, float] = {}
+    for plane in space.planes:
+        for line in _lines(plane) if not plane.name.startswith(_DEVICE) else ():
+            open_runs: list[_Event] = []
+            for event in line:
+                while open_runs and open_runs[-1].end < event.end:
+                    open_runs.pop()
+                run = open_runs[-1].stats["id"] if open_runs else None
+                if event.name == _RUN and "id" in event.stats:
+                    open_runs.append(event)
+                    run = event.stats["id"]
+                    first_seen[run] = min(first_seen.get(run, event.start), event.start)
+                elif event.name == _START and _CALL.search(str(event.stats.get("kernel_type"))):
+                    call = str(event.stats.get("name")), event.stats.get("step_id", 0)
+                    calls.append((event.start, call))
+                elif _OP.fullmatch(event.name):
+                    ops.append((event, run))
+    callers = _callers(first_seen, sorted(calls))
+    for event, run in ops:
+        name = event.name.partition(":")[0]
+        while run in callers:
+            name, run = callers[run]
+        yield name, event.start, event.end
+
+
+def _callers(first_seen: dict[int, float], calls: list[tuple[float, _Call]]) -> dict[int, _Call]:
+    """The call that each run of a function came from: the earliest that no earlier run took."""
+    callers: dict[int, _Call] = {}
+    runs = sorted((start, run) for run, start in first_seen.items())
+    for called, call in calls:
+        for index, (start, run) in enumerate(runs):
+            if start >= called and run != call[1]:
+                callers[run] = call
+                del runs[index]
+                break
+    return callers
+
+
+def _lines(plane: Any) -> Iterator[list[_Event]]:
+    """The events of each line, outer before inner."""
+    names = {key: value.name for key, value in plane.event_metadata.items()}
+    for line in plane.lines:
+        events = []
+        for event in line.events:
+            name = names[event.metadata_id]
+            told_by_stats = name in (_RUN, _START)
+            if told_by_stats or _OP.fullmatch(name):
+                stats = _stats(plane, event) if told_by_stats else {}
+                events.append(_Event(name, *_span(line, event), stats))
+        yield sorted(events, key=lambda event: (event.start, -event.end))
+
+
+def _span(line: Any, event: Any) -> tuple[float, float]:
+    start = line.timestamp_ns * 1e-3 + event.offset_ps / _PICOSECONDS
+    return start, start + event.duration_ps / _PICOSECONDS
+
+
+def _stats(plane: Any, event: Any) -> dict[str, Any]:
+    """The statistics of an event by name."""
+    stats = {}
+    for stat in event.stats:
+        kind = stat.WhichOneof("value")
+        value = getattr(stat, kind) if kind else None
+        if kind == "ref_value":
+            value = plane.stat_metadata[value].name
+        stats[plane.stat_metadata[stat.metadata_id].name] = value
+    return stats

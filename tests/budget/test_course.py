@@ -12,7 +12,7 @@ from clocks import Device, table
 
 import elastic_tf as et
 from elastic_tf.choose.budget import course
-from elastic_tf.timing.cost_items import CostItem
+from elastic_tf.timing.profile import CostItem
 from elastic_tf.train.head import solve
 from elastic_tf.train.head.solve import HeadSolution
 

@@ -12,7 +12,7 @@ from networks import crossentropy, images, network, values
 
 import elastic_tf as et
 from elastic_tf.choose import budget
-from elastic_tf.timing.cost_items import CostItem
+from elastic_tf.timing.profile import CostItem
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import elastic_tf as et
 from elastic_tf.choose.budget import prior
 from elastic_tf.graph import needed_by
 from elastic_tf.memory.ops import inlined, nodes
-from elastic_tf.timing.trace import StepFunction
+from elastic_tf.timing.step import StepFunction
 from elastic_tf.train import optimizers
 from elastic_tf.train.inputs.samples import Rows
 

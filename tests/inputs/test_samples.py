@@ -12,7 +12,7 @@ from small_networks import L, chain, data, elastic, regularised, skips_to_the_he
 
 import elastic_tf as et
 from elastic_tf import Samples
-from elastic_tf.timing.cost_items import CostItem
+from elastic_tf.timing.profile import CostItem
 from elastic_tf.train.engine import prefix
 from elastic_tf.train.engine.rows import RowTraining
 

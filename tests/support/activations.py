@@ -11,7 +11,7 @@ import tensorflow as tf
 from elastic_tf.graph import SHAPES, changing, made, needed_by, nodes_of, reached_from
 from elastic_tf.memory.ops import SCRATCH, tensor_bytes
 from elastic_tf.plan import Plan
-from elastic_tf.timing.trace import StepFunction
+from elastic_tf.timing.step import StepFunction
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.inputs.batches import batch_of
 

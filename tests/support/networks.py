@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from elastic_tf import stack
 from elastic_tf.memory.ops import graph_flops
-from elastic_tf.timing.trace import StepFunction
+from elastic_tf.timing.step import StepFunction
 from elastic_tf.train import optimizers
 from elastic_tf.train.inputs.batches import as_batch
 

@@ -11,16 +11,10 @@ import tensorflow as tf
 from elastic_tf.graph import members
 from elastic_tf.model import ElasticModel
 from elastic_tf.stack import raw
-from elastic_tf.timing.attribution import (
-    attribute,
-    cacheable,
-    dependency_sets,
-    forward_surplus,
-    with_surplus,
-)
-from elastic_tf.timing.cost_items import CostItem
-from elastic_tf.timing.profile import TimingProfile
-from elastic_tf.timing.trace import StepFunction, StepTrace, trace_step
+from elastic_tf.timing.attribution import Attribution, attribute, cacheable, forward_surplus
+from elastic_tf.timing.profile import CostItem, TimingProfile
+from elastic_tf.timing.step import StepFunction
+from elastic_tf.timing.trace import StepTrace
 
 L = tf.keras.layers
 CONVOLUTION = {"Conv2DBackpropFilter": 10.0, "Conv2DBackpropInput": 100.0, "BiasAddGrad": 1.0}
@@ -33,7 +27,7 @@ def traced(model: tf.keras.Model, optimizer=None, *, on: bool = True, **options)
     x = rng.normal(size=(2, *model.input_shape[1:])).astype(np.float32)
     y = rng.normal(size=(2, *model.output_shape[1:])).astype(np.float32)
     run = StepFunction(elastic, np.full(len(elastic.tensors), on))
-    return trace_step(run, (tf.constant(x), tf.constant(y)), repeats=1)
+    return run.untimed((tf.constant(x), tf.constant(y)))
 
 
 def timed(trace: StepTrace, times: dict[str, float]) -> StepTrace:
@@ -103,7 +97,7 @@ def test_attention_is_needed_by_query_and_key_and_what_lies_before():
     model = tf.keras.Model(inputs, x)
     trace = traced(model)
     elastic_names = [v.name for v in ElasticModel.from_model(model).tensors]
-    sets, _, _ = dependency_sets(trace, {})
+    sets = attribute(trace).sets
     softmax = next(n for n, node in trace.nodes.items() if node.op == "Softmax")
     needed = {
         elastic_names[k]
@@ -146,9 +140,9 @@ def _first_kernels(model: tf.keras.Model) -> set[str]:
 
 def test_every_op_is_in_the_forward_pass_or_in_a_set():
     trace = traced(stack(L.Conv2D(3, 3), L.BatchNormalization(), L.ReLU(), L.Conv2D(3, 3)))
-    sets, forward, _ = dependency_sets(trace, {})
-    assert set(trace.nodes) == set(sets) | forward
-    assert not set(sets) & forward
+    work = attribute(trace)
+    sets = work.sets
+    assert sorted(trace.nodes) == sorted([*sets, *work.forward])
     assert all(0 < bits < 1 << len(trace.gradients) for bits in sets.values())
     # the moving statistics of a batch normalisation are kept whatever is trained
     moving = {name for name, k in trace.handles.items() if k < 0}
@@ -204,9 +198,9 @@ def test_work_of_a_chain_of_convolutions_is_gathered_by_tensors():
 
 
 def test_a_surplus_is_forward_work_and_a_saving_makes_its_condition_cheaper():
-    items = [CostItem((0,), 10.0), CostItem((0, 1), 8.0), CostItem((1,), 5.0)]
+    work = Attribution({"first": 0b01, "both": 0b11, "second": 0b10}, (), ())
     changes = {(0,): 3.0, (0, 1): -4.0, (0, 2): 2.0, (1,): -6.0}
-    assert with_surplus(items, changes) == [
+    assert work.items({"first": 10.0, "both": 8.0, "second": 5.0}, changes) == [
         CostItem((0,), 13.0),
         CostItem((0, 1), 4.0),
         CostItem((0, 2), 2.0),

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from elastic_tf.timing.calibration import SEGMENTS, cells_of, chosen_masks, fit, segments
+from elastic_tf.timing.profiler import SEGMENTS, cells_of, chosen_masks, fit, segments
 
 FORWARD = 0.3
 COUNT = 24
@@ -24,7 +24,8 @@ def test_fit_changes_nothing_where_the_expectation_is_right():
     times = truth(0)
     parts = segments(MEMBERS, times)
     masks = chosen_masks(parts, NONE)
-    factors, residual = fit(MEMBERS, times, parts, NONE, masks, ratios(times, masks), FORWARD)
+    cells = cells_of(MEMBERS, parts, NONE)
+    factors, residual = fit(MEMBERS, times, cells, masks, ratios(times, masks), FORWARD)
     assert residual < 1e-6
     np.testing.assert_allclose(factors, 1.0, rtol=1e-3)
 
@@ -43,10 +44,10 @@ def test_fit_corrects_an_expectation_that_is_wrong_for(cell, factor):
         parts = segments(MEMBERS, wrong)
         masks = chosen_masks(parts, NONE)
         measured = ratios(times, masks) + rng.normal(0, 0.002, len(masks))
-        factors = np.array(fit(MEMBERS, wrong, parts, NONE, masks, measured, FORWARD)[0])
+        cells = cells_of(MEMBERS, parts, NONE)
+        factors, _ = fit(MEMBERS, wrong, cells, masks, measured, FORWARD)
         probes = rng.random((40, COUNT)) < rng.random((40, 1))
         probes[:, -1] = True
-        cells = cells_of(MEMBERS, parts, NONE)
         found = [ratios(expected, probes) for expected in (wrong, wrong * factors[cells])]
         errors.append(np.abs(found - ratios(times, probes)).mean(axis=1))
     before, after = np.mean(errors, axis=0)
@@ -58,7 +59,7 @@ def test_a_model_of_one_tensor_needs_no_mask():
     parts = segments(members, times)
     masks = chosen_masks(parts, none)
     assert masks.shape == (0, 1)
-    factors, _ = fit(members, times, parts, none, masks, np.zeros(0), 0.25)
+    factors, _ = fit(members, times, cells_of(members, parts, none), masks, np.zeros(0), 0.25)
     np.testing.assert_allclose(factors, 1.0)
 
 
@@ -70,7 +71,8 @@ def test_normalisations_that_cost_more_than_expected_have_factors_of_their_own()
     parts = segments(MEMBERS, wrong)
     masks = chosen_masks(parts, folded)
     assert len(masks) <= SEGMENTS
-    factors = np.array(fit(MEMBERS, wrong, parts, folded, masks, ratios(times, masks), FORWARD)[0])
-    scaled = factors[cells_of(MEMBERS, parts, folded)]
+    cells = cells_of(MEMBERS, parts, folded)
+    factors, _ = fit(MEMBERS, wrong, cells, masks, ratios(times, masks), FORWARD)
+    scaled = factors[cells]
     relative = scaled[of_folded].mean() / scaled[~of_folded].mean()
     np.testing.assert_allclose(relative, 2.0, rtol=0.3)

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from elastic_tf.stack import xplane_pb2
-from elastic_tf.timing.trace import wall_clock_shares
-from elastic_tf.timing.xplane import kernel_events, op_events
+from elastic_tf.timing.trace import kernel_events, op_events, wall_clock_shares
 
 TRACES = Path(__file__).parent / "traces"
 NETWORKS = ("mobilenet_v2", "resnet50", "vit_ti16")

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elastic_tf.timing.cost_items import CostItem
-from elastic_tf.timing.profile import TensorSpec, TimingProfile, checksum
+from elastic_tf.timing.profile import CostItem, TensorSpec, TimingProfile, checksum
 
 TABLES = Path(__file__).parents[2] / "profiling" / "tables"
 PROFILE = TimingProfile(

@@ -6,10 +6,9 @@ from training import Subclassed
 
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.model import ElasticModel
-from elastic_tf.timing import profiler, stopwatch
+from elastic_tf.timing import profiler, step
 from elastic_tf.timing import trace as trace_module
-from elastic_tf.timing.calibration import CELLS
-from elastic_tf.timing.profiler import profile_model
+from elastic_tf.timing.profiler import CELLS, profile_model
 from elastic_tf.timing.trace import StepTrace
 from elastic_tf.train.optimizers import state
 
@@ -29,7 +28,7 @@ def batch() -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture
 def undisturbed(monkeypatch):
     """Steps by a clock that no other program slows down, so that no round is measured again."""
-    monkeypatch.setattr(stopwatch, "seconds", lambda run, data: 1e-3 * (1 + 2 * run.mask.mean()))
+    monkeypatch.setattr(step, "seconds", lambda run, data: 1e-3 * (1 + 2 * run.mask.mean()))
 
 
 def test_profile_model_splits_the_full_step():
@@ -54,12 +53,6 @@ def test_profile_model_builds_a_model_that_was_never_called(undisturbed):
     profile = profile_model(model, x, y, repeats=1)
     assert profile.count == len(model.tensors) == len(source.trainable_variables) == 6
     model.fit(x, y, verbose=0, callbacks=[ElasticCallback(profile, rho=1.0, probe=(x, y))])
-
-
-def test_profile_model_asks_for_missing_targets():
-    for given in (batch(), None):
-        with pytest.raises(ValueError, match="(?s)y=None beside x=.*profile_model.model, x, y."):
-            profile_model(elastic(), given)
 
 
 def test_profile_model_leaves_nothing_behind():
@@ -119,7 +112,7 @@ def test_profile_model_takes_differences_where_the_profiler_yields_nothing(
     monkeypatch, undisturbed
 ):
     nothing = (np.array([], object), np.zeros((0, 2)), False)
-    monkeypatch.setattr(trace_module, "_profile", lambda run, repeats: nothing)
+    monkeypatch.setattr(trace_module, "events", lambda run, repeats: nothing)
     profile = profile_model(elastic(), *batch(), repeats=1)
     assert (profile.method, profile.share_attributed) == ("differences", 0.0)
     assert profile.note == "the profiler covers 0% of the backward time"
@@ -130,7 +123,7 @@ def test_a_step_that_is_bound_by_launches_is_measured_by_differences(
     monkeypatch, undisturbed, filled, method
 ):
     """On the planes of a GPU kernels of all ops, which fill a part of the step or all of it."""
-    profiled = trace_module._profile
+    profiled = trace_module.events
 
     def on_device(run, repeats):
         names, spans, _ = profiled(run, repeats)
@@ -138,7 +131,7 @@ def test_a_step_that_is_bound_by_launches_is_measured_by_differences(
         starts = width * np.arange(len(names))
         return names, np.stack([starts, starts + width], axis=1), True
 
-    monkeypatch.setattr(trace_module, "_profile", on_device)
+    monkeypatch.setattr(trace_module, "events", on_device)
     profile = profile_model(elastic(), *batch(), repeats=1)
     assert profile.method == method
     assert ("the rest is launching them" in profile.note) == (method == "differences")
@@ -154,6 +147,9 @@ def test_what_cannot_be_measured_is_refused():
     said = r"Received: x of shape \(8, 5, 6, 2\), y of shape \(8,\).*reason: .*, found shape=\(8, 5"
     with pytest.raises(ValueError, match=said):
         profile_model(model, x[:, :5], y)
+    for sample in (3, np.int32(3), tf.constant(3)):
+        with pytest.raises(ValueError, match=r"`y` must be .* sample is `np.asarray\(y\)\[None\]`"):
+            profile_model(model, x[:1], sample)
     with pytest.raises(ValueError, match=r"The reason: .*label value of 9 .*outside[^\n]*$"):
         profile_model(model, x, np.full(8, 9))
 
@@ -184,7 +180,8 @@ def test_state_that_cannot_be_put_back_is_refused():
 @pytest.mark.parametrize(
     ("make", "given", "said"),
     [
-        (lambda data: data.batch(4), {"y": np.zeros(4)}, "Received: y=.*Give the dataset alone"),
+        (lambda data: data.batch(4), {"y": np.zeros(4)}, "`x` must be arrays.*a dataset.*Take one"),
+        (lambda data: batch()[0], {}, r"must be \(x, y\), .* or a dataset of such batches"),
         (lambda data: data, {}, r"batches of \(x, y\).*TensorSpec.*dataset.batch\(batch_size\)"),
         (lambda data: data.map(lambda x, y: x).batch(4), {}, "must yield batches of .*TensorSpec"),
         (lambda data: data.take(0).batch(4), {}, "Received: an empty one"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from elastic_tf.timing.runtime import describe_device, usable_cores
+from elastic_tf.timing import describe_device, usable_cores
 
 
 def test_threads_of_the_environment_are_told(monkeypatch):

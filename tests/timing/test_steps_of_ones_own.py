@@ -2,18 +2,15 @@
 
 import gc
 import weakref
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from elastic_tf.graph import members
 from elastic_tf.model import ElasticModel
 from elastic_tf.stack import gradient_registry
-from elastic_tf.timing import trace as trace_module
-from elastic_tf.timing.profiler import Profiler, profile_model
-from elastic_tf.timing.trace import StepFunction
+from elastic_tf.timing.profiler import profile_model
+from elastic_tf.timing.step import StepFunction
 from elastic_tf.train import optimizers
 from elastic_tf.train.engine.mixin import ElasticMixin
 
@@ -46,7 +43,7 @@ def pooled(kind: type = Pooled, optimizer="sgd", **options) -> ElasticMixin:
 class TestUnusedTensors:
     def test_profile_charges_nothing_for_them(self, monkeypatch):
         unused = np.array([[False, False, False, False, True, True]])
-        monkeypatch.setattr("elastic_tf.timing.calibration.chosen_masks", lambda *_: unused)
+        monkeypatch.setattr("elastic_tf.timing.profiler.chosen_masks", lambda *_: unused)
         optimizer = tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.Adam())
         profile = profile_model(pooled(optimizer=optimizer), X, Y, repeats=1)
         assert profile.t_dw[4:].sum() + profile.t_dy[4:].sum() == 0.0
@@ -69,7 +66,7 @@ def test_measuring_leaves_no_graph_in_tensorflow(monkeypatch):
         graphs.append(weakref.ref(run.graph(data)))
         return untimed(run, data)
 
-    monkeypatch.setattr(trace_module.StepFunction, "untimed", noted)
+    monkeypatch.setattr(StepFunction, "untimed", noted)
     model = pooled()  # Keras 3 traces it to build it
     before = len(gradient_registry._registry)
     profile_model(model, X, Y, repeats=1)
@@ -112,11 +109,11 @@ def updates(run: StepFunction) -> int:
 class TestOwnTrainStep:
     def test_it_is_what_is_profiled(self):
         model = pooled(Twice, tf.keras.optimizers.SGD())
-        profiler = Profiler(model, (X, Y))
-        profile = profiler.measure(repeats=1)
+        profile = profile_model(model, X, Y, repeats=1)
         assert (profile.method, profile.note) == ("profiler", "")
         assert profile.share_attributed > 0.9
-        assert [updates(run) for run in profiler._seen] == [8, 0]
+        every = np.ones(6, bool)
+        assert [updates(StepFunction(model, mask)) for mask in (every, ~every)] == [8, 0]
         assert (profile.t_dw[:4] > 0.0).all()
 
     def test_it_goes_by_differences_where_it_finds_its_gradients_by_itself(self):
@@ -125,26 +122,3 @@ class TestOwnTrainStep:
         assert profile.method == "differences"
         assert profile.note == "ByItself.train_step finds its gradients by itself"
         assert profile.t_full > profile.t_forward
-
-
-def test_an_update_is_paid_once_in_as_many_batches_as_accumulate(monkeypatch):
-    monkeypatch.setattr("elastic_tf.timing.stopwatch.seconds", lambda run, _: 1 + run.mask.mean())
-
-    def microsecond_each(run, data, repeats):
-        untimed = run.untimed(data)
-        return replace(untimed, times=dict.fromkeys(untimed.nodes, 1.0))
-
-    monkeypatch.setattr("elastic_tf.timing.profiler.trace_step", microsecond_each)
-    monkeypatch.setattr("elastic_tf.timing.profiler.forward_surplus", lambda *_: {})
-    profiles = []
-    for accumulate in (1, 4):
-        profiler = Profiler(pooled(accumulate=accumulate), (X, Y))
-        profiles.append(profiler.measure(repeats=1))
-        work = profiler._work
-    one, four = profiles
-    assert four.t_forward == one.t_forward
-    for before, after in zip(one.items, four.items, strict=True):
-        assert after.tensors == before.tensors
-        own = [name for name, bits in work.sets.items() if bits and members(bits) == after.tensors]
-        share = np.mean([name in work.update for name in own])
-        assert after.time == pytest.approx((1 - 0.75 * share) * before.time)

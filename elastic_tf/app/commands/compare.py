@@ -38,7 +38,7 @@ from elastic_tf.app.commands import train
 from elastic_tf.app.commands.commandline import option, parse, words_of
 from elastic_tf.app.commands.options import Adaptation
 from elastic_tf.files import directory, format_table, now, to_json, write_json
-from elastic_tf.timing.runtime import describe_device
+from elastic_tf.timing import describe_device
 
 COLUMNS = (
     *("method", "rate:.0e", "epochs:d", "accuracy::test accuracy, %"),

@@ -22,7 +22,7 @@ _SECONDS = 150  # for TensorFlow to start and to train a step: ten times what 2 
 # In a process of its own: a TensorFlow that does not fit the processor ends its process.
 _STEP = """
 import json, numpy as np, elastic_tf as et, tensorflow as tf
-from elastic_tf.timing.runtime import describe_device
+from elastic_tf.timing import describe_device
 of = tf.keras.layers
 model = tf.keras.Sequential([of.Input((2,)), of.Dense(3), of.Dense(1)])
 model = et.ElasticModel.from_model(model)

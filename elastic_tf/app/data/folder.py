@@ -16,7 +16,7 @@ from elastic_tf import arguments
 from elastic_tf.app import class_folders
 from elastic_tf.app.data.pipelines import MOST_SIZE, Batching, ImageData, fits_memory, from_rows
 from elastic_tf.files import as_utf8, read_bytes
-from elastic_tf.timing.runtime import usable_cores
+from elastic_tf.timing import usable_cores
 
 _MOST_BYTES = 2**28  # of a file
 

@@ -19,10 +19,8 @@ from elastic_tf.choose.budget.lookahead import finished
 from elastic_tf.choose.budget.remembered import recalled, remember
 from elastic_tf.graph import captured, has_state, members, reached_from
 from elastic_tf.memory.ops import inlined, nodes
-from elastic_tf.timing.cost_items import CostItem
-from elastic_tf.timing.profile import TimingProfile
-from elastic_tf.timing.profiler import described
-from elastic_tf.timing.stopwatch import seconds
+from elastic_tf.timing.profile import CostItem, TimingProfile, described
+from elastic_tf.timing.step import seconds
 from elastic_tf.train import optimizers
 from elastic_tf.train.engine.prefix import Forward
 from elastic_tf.train.engine.snapshot import kept

@@ -7,7 +7,7 @@ import tensorflow as tf
 import elastic_tf as et
 from elastic_tf import stack
 from elastic_tf.memory.ops import graph_flops
-from elastic_tf.timing.trace import StepFunction
+from elastic_tf.timing.step import StepFunction
 from elastic_tf.train import optimizers
 
 pytestmark = pytest.mark.usefixtures("deterministic")

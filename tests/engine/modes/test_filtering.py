@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from training import assert_kept_alike
 
 import elastic_tf as et
-from elastic_tf.timing.trace import StepFunction
+from elastic_tf.timing.step import StepFunction
 from elastic_tf.train.engine.modes.filtering import Filter
 
 pytestmark = pytest.mark.usefixtures("deterministic")

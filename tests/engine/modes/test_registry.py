@@ -11,7 +11,7 @@ from training import assert_kept_alike
 import elastic_tf as et
 from elastic_tf import plan
 from elastic_tf.memory.ops import graph_flops
-from elastic_tf.timing.trace import StepFunction
+from elastic_tf.timing.step import StepFunction
 from elastic_tf.train.engine import modes
 
 pytestmark = pytest.mark.usefixtures("deterministic")

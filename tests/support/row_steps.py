@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.timing.trace import StepFunction
+from elastic_tf.timing.step import StepFunction
 from elastic_tf.train.engine.prefix import NotCacheable
 from elastic_tf.train.engine.rows import RowTraining
 from elastic_tf.train.inputs.samples import Rows

@@ -1,26 +1,24 @@
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from elastic_tf.timing import stopwatch
-from elastic_tf.train.inputs.batches import as_batch
+from elastic_tf.timing import step
 
 
 def test_busy_rounds_are_measured_again(monkeypatch):
     disturbed = [1.0, 1.0, 9.0, 1.0, *[0.4] * 4]  # the first step of a kind does not count
     seconds = iter([*disturbed, *[*[1.0] * 4, *[0.4] * 4] * 20])
-    monkeypatch.setattr(stopwatch, "seconds", lambda run, data: next(seconds))
+    monkeypatch.setattr(step, "seconds", lambda run, data: next(seconds))
     idle = [lambda data: 0.0] * 2
-    steps = stopwatch.time_in_turn(idle, None, repeats=4)
+    steps = step.time_in_turn(idle, None, repeats=4)
     assert len(steps) >= 4 and (steps == [1e6, 0.4e6]).all()
 
 
 @pytest.mark.parametrize(("repeats", "order"), [(1, "aabb"), (3, "aaaabbbb")])
 def test_a_timed_step_follows_one_of_its_own_kind(monkeypatch, repeats, order):
     done = []
-    monkeypatch.setattr(stopwatch, "seconds", lambda run, data: run(data) or 1.0)
+    monkeypatch.setattr(step, "seconds", lambda run, data: run(data) or 1.0)
     runs = [lambda data, name=name: done.append(name) for name in "ab"]
-    steps = stopwatch.time_in_turn(runs, None, repeats=repeats)
+    steps = step.time_in_turn(runs, None, repeats=repeats)
     assert "".join(done) == order
     assert len(steps) == repeats
 
@@ -28,9 +26,9 @@ def test_a_timed_step_follows_one_of_its_own_kind(monkeypatch, repeats, order):
 @pytest.mark.parametrize(("noise", "rounds"), [(0.0, 6), (0.3, 30)])
 def test_rounds_end_once_the_ratios_are_certain(monkeypatch, noise, rounds):
     rng = np.random.default_rng(0)
-    monkeypatch.setattr(stopwatch, "seconds", lambda run, data: 1 + noise * rng.random())
+    monkeypatch.setattr(step, "seconds", lambda run, data: 1 + noise * rng.random())
     idle = [lambda data: 0.0] * 2
-    assert len(stopwatch.time_in_turn(idle, None, repeats=30, certain=0.02)) == rounds
+    assert len(step.time_in_turn(idle, None, repeats=30, certain=0.02)) == rounds
 
 
 def test_ratio_uncertainty_is_the_interval_of_a_median():
@@ -39,14 +37,6 @@ def test_ratio_uncertainty_is_the_interval_of_a_median():
     for _ in range(400):
         steps = np.stack([np.ones(40), rng.normal(0.4, 0.02, 40)], axis=1)
         medians.append(np.median(steps[:, 1]))
-        claimed.append(stopwatch.ratio_uncertainty(steps))
+        claimed.append(step.ratio_uncertainty(steps))
     inside = np.abs(np.array(medians) - 0.4) < np.median(claimed)
     assert 0.9 < inside.mean() < 0.99
-
-
-@pytest.mark.parametrize("y", [3, np.int32(3), tf.constant(3)])
-def test_a_single_sample_is_refused_with_the_way_to_make_a_batch_of_it(y):
-    with pytest.raises(
-        ValueError, match=r"`y` must be arrays .* sample is `np.asarray\(y\)\[None\]`"
-    ):
-        as_batch(np.zeros((1, 4)), y)
