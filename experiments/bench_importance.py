@@ -15,7 +15,7 @@ import mask_trials
 import numpy as np
 import tensorflow as tf
 from mask_trials import Case, State
-from scipy.stats import rankdata
+from scipy.stats import spearmanr
 
 import elastic_tf as et
 from elastic_tf.choose import importance
@@ -41,13 +41,15 @@ def main() -> dict[str, Any]:
         print(f"{case.name}: {results[case.name]['seconds']:.0f} s", flush=True)
     rows = summary(results, np.random.default_rng(0))
     shown = ["importance", *(f"{name}:+.2f" for name in [*results, "mean"]), "interval"]
-    shown += ["difference:+.2f", "difference_interval"]
     print("\nRank correlation with the loss decrease on held-out images")
     print(format_table(rows, shown))
     print("\nCost of the default")
     print(format_table([{"case": name, **data["cost"]} for name, data in results.items()], COST))
     changes = drift()
-    show(changes)
+    print("\nCosine similarity of the importance of two epochs, and the share of the importance")
+    print(f"(on {REFERENCE} images) that a selection of some epochs before keeps, by probe size")
+    shown = [f"{what} {size}:.2f" for what in ("similarity", "kept") for size in PROBES]
+    print(format_table(changes["lags"], ["lag", *shown]))
     return {"cases": results, "tables": {"held-out images": rows}, "drift": changes}
 
 
@@ -82,15 +84,12 @@ def measure(case: Case) -> dict[str, Any]:
 def worths_at(case: Case, model: et.ElasticModel, state: State) -> dict[str, np.ndarray]:
     """Every importance at one state."""
     mask_trials.restore(model, state.values)
-    size = case.batch_size
-    found = {}
-    for reading, name in READINGS.items():
-        found[name] = importance.loss_decrease(
-            model, *state.probe, gradient=reading, micro_batch_size=size
-        )
-    found["gradient magnitude"] = importance.gradient_magnitude(
-        model, *state.probe, micro_batch_size=size
-    )
+    options: dict[str, Any] = {"micro_batch_size": case.batch_size}
+    found = {
+        name: importance.loss_decrease(model, *state.probe, gradient=reading, **options)
+        for reading, name in READINGS.items()
+    }
+    found["gradient magnitude"] = importance.gradient_magnitude(model, *state.probe, **options)
     found["weight magnitude"] = importance.weight_magnitude(model)
     found["random"] = 1.0 - np.random.default_rng(len(state.name)).random(len(model.tensors))
     return found
@@ -106,34 +105,16 @@ def evaluation_seconds(case: Case, model: et.ElasticModel, state: State) -> floa
     return float(np.median(seconds))
 
 
-def rank_correlation(one: Any, two: Any) -> float:
-    """Spearman's; equal values, which a resample has, share their rank."""
-    ranks = [rankdata(values) for values in (one, two)]
-    if any(np.ptp(rank) < 1e-9 for rank in ranks):
-        return 0.0
-    return float(np.corrcoef(*ranks)[0, 1])
-
-
 def summary(results: dict[str, Any], rng: np.random.Generator) -> list[dict[str, Any]]:
     """A line for each importance: means over states, intervals by resampling masks and states."""
-    names = list(next(iter(results.values()))["sums"])
-    whole = correlations(results, None)
     draws = [correlations(results, rng) for _ in range(DRAWS)]
-    drawn = {name: [np.mean(list(draw[name].values())) for draw in draws] for name in names}
-    means = {name: float(np.mean(list(whole[name].values()))) for name in names}
-    return [
-        {
-            "importance": name,
-            **whole[name],
-            "mean": means[name],
-            "interval": _interval(drawn[name]),
-            "difference": None if name == DEFAULT else means[name] - means[DEFAULT],
-            "difference_interval": ""
-            if name == DEFAULT
-            else _interval(np.subtract(drawn[name], drawn[DEFAULT])),
-        }
-        for name in names
-    ]
+    rows = []
+    for name, by_case in correlations(results, None).items():
+        drawn = [np.mean(list(draw[name].values())) for draw in draws]
+        low, high = np.quantile(drawn, (0.025, 0.975))
+        mean, said = float(np.mean(list(by_case.values()))), f"{low:+.2f} to {high:+.2f}"
+        rows.append({"importance": name, **by_case, "mean": mean, "interval": said})
+    return rows
 
 
 def correlations(
@@ -148,18 +129,13 @@ def correlations(
             states, masks = rng.choice(states, len(states)), rng.choice(masks, len(masks))
         for name, values in result["sums"].items():
             sums = np.array(values)
-            each = [rank_correlation(sums[i][masks], won[i][masks]) for i in states]
+            each = [spearmanr(sums[i][masks], won[i][masks]).statistic for i in states]
             found.setdefault(name, {})[case] = float(np.mean(each))
     return found
 
 
 def _rounded(values: Any) -> list[list[float]]:
     return [[float(f"{value:.5g}") for value in row] for row in values]
-
-
-def _interval(values: Any) -> str:
-    low, high = np.quantile(values, (0.025, 0.975))
-    return f"{low:+.2f} to {high:+.2f}"
 
 
 def drift() -> dict[str, Any]:
@@ -202,28 +178,14 @@ def drift() -> dict[str, Any]:
             }
             for lag in LAGS
         ],
-        "to_reference": {
-            size: float(np.mean([cosine(a, b) for a, b in zip(worths[size], worths[REFERENCE])]))
-            for size in PROBES
-            if size != REFERENCE
-        },
     }
-
-
-def show(drift: dict[str, Any]) -> None:
-    """Print the tables."""
-    print("\nCosine similarity of the importance of two epochs, and the share of the importance")
-    print(f"(on {REFERENCE} images) that a selection of some epochs before keeps, by probe size")
-    shown = [f"{what} {size}:.2f" for what in ("similarity", "kept") for size in PROBES]
-    print(format_table(drift["lags"], ["lag", *shown]))
-    print(f"\nCosine similarity with the importance on {REFERENCE} other images of the same epoch")
-    row = {f"{size} images": value for size, value in drift["to_reference"].items()}
-    print(format_table([row], [f"{name}:.2f" for name in row]))
 
 
 def similarity(worths: list[np.ndarray], lag: int) -> float:
     """Mean cosine similarity of evaluations that are `lag` epochs apart."""
-    return float(np.mean([cosine(a, b) for a, b in zip(worths, worths[lag:])]))
+    pairs = zip(worths, worths[lag:])
+    cosines = [a @ b / (np.linalg.norm(a) * np.linalg.norm(b)) for a, b in pairs]
+    return float(np.mean(cosines))
 
 
 def kept(
@@ -233,8 +195,3 @@ def kept(
     then = sum(worth[mask].sum() for worth, mask in zip(worths[lag:], masks))
     now = sum(worth[mask].sum() for worth, mask in zip(worths[lag:], best[lag:]))
     return float(then / now)
-
-
-def cosine(one: np.ndarray, two: np.ndarray) -> float:
-    """Of the angle between two vectors."""
-    return float(one @ two / (np.linalg.norm(one) * np.linalg.norm(two)))

@@ -8,7 +8,7 @@
 
 Runs stand in OUT/SCALE/DEVICE, drawings in pictures/ there. What is done is passed over, so that
 all can be stopped and started again, and figures share runs. Figures of a second device (16, 17c,
-19c, 19d, 22b) are the same runs: start them there, with a name of its own as --device.
+19c, 19d, 22b) are 15, 17a, 19a, 19b and 22a: run these there, with another --device.
 
 At scale "paper" everything is as in its Sec. 8: 12 epochs, batches of 4 images of 224 pixels, SGDW
 at 1e-4 on a cosine, Adam for ViT. At scale "small" each figure takes minutes, on
@@ -27,9 +27,9 @@ from typing import Any
 import elastic_tf as et  # noqa: F401 (before TensorFlow: it quiets its start-up)
 
 # isort: split
-import paper_scales
+import paper_specs
 from figure_forms import FORMS
-from paper_specs import FIGURES, TABLES, VIT, Picture, Training, pictures
+from paper_specs import FIGURES, TABLES, VIT, Picture, Scale, Training
 
 from elastic_tf import plots
 from elastic_tf.app.commands import commandline, compare
@@ -46,7 +46,7 @@ class Settings:
     list: bool = option(False, help="list figures and tables, and run nothing")
     figure: str = option("", help="15a, or 15 for all its panels; everything if left out")
     table: str = option("", help="2")
-    scale: str = option("small", help="size of it all", choices=paper_scales.NAMES)
+    scale: str = option("small", help="size of it all", choices=("small", "paper"))
     out: Path = option(Path("runs/paper"), help="directory for all runs")
     device: str = option("here", help="name of this device, for its directory")
     vit_weights: Path | None = option(
@@ -62,9 +62,9 @@ def main(
     if settings.list:
         print(listing())
         return []
-    chosen = pictures(settings.figure, settings.table)
+    chosen = paper_specs.pictures(settings.figure, settings.table)
     is_small = settings.scale == "small"
-    scale = paper_scales.small() if is_small else paper_scales.paper(settings.vit_weights)
+    scale = paper_specs.small() if is_small else paper_specs.paper(settings.vit_weights)
     root = settings.out / settings.scale / settings.device
     plan = list(dict.fromkeys(t for one in chosen.values() for t in scale.trainings(one)))
     if VIT in {one.model for one in plan} and scale.models[VIT].get("weights") is None:
@@ -103,14 +103,12 @@ def drawn(path: Path, picture: Picture, runs: dict[Training, Run]) -> Path:
     return path
 
 
-def one_run(
-    training: Training, scale: paper_scales.Scale, root: Path, launch: compare.Launch
-) -> Run:
+def one_run(training: Training, scale: Scale, root: Path, launch: compare.Launch) -> Run:
     """The run of a training, trained now unless it was before."""
     options = scale.options(training)
     if baselines.get(options["method"]).needs_profile:
         path = root / "profiles" / f"{training.model}_{training.data}.json"
-        options["profile"] = profiled(path, scale.classes[training.data], options)
+        options["profile"] = profiled(path, scale.data[training.data][1], options)
     return compare.trained(root / "trainings" / training.name, options, launch)
 
 

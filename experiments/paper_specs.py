@@ -1,7 +1,7 @@
-"""The runs behind each figure and table of the paper, as data.
+"""The runs behind each figure and table of the paper, and their options, as data.
 
-Models and data sets go by the paper's names here; `paper_scales` says what stands for them at a
-scale. Runs that several figures need are the same run.
+Models and data sets go by the paper's names; a `Scale` says what stands for them. Runs that several
+figures need are the same run.
 
 Source: Huang et al., ElasticTrainer, MobiSys 2023, Figures 2 to 23, Tables 1 and 2.
 """
@@ -9,12 +9,15 @@ Source: Huang et al., ElasticTrainer, MobiSys 2023, Figures 2 to 23, Tables 1 an
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from pretrain_digits import WEIGHTS
 
 from elastic_tf.methods import baselines
 
 RESNET, VGG, MOBILENET_V2, VIT = "resnet50", "vgg16", "mobilenet_v2", "vit_b16"
-MODELS = (RESNET, VGG, MOBILENET_V2, VIT)
 CUB, PET, DOGS = "cub", "pet", "dogs"
 DATA = {CUB: "CUB-200", PET: "Oxford-IIIT Pet", DOGS: "Stanford Dogs"}
 LABELS = {
@@ -30,19 +33,13 @@ LABELS = {
 }
 
 
-def source(method: str) -> str:
-    """A method as the command `train` takes it: those of other papers stand beside this file."""
-    related = Path(__file__).parent / "related"
-    return method if method in baselines.NAMES else f"{related}:{method}"
-
-
 @dataclasses.dataclass(frozen=True)
 class Training:
     """One training; what is None is the scale's or the method's own."""
 
-    model: str  # of `MODELS`
+    model: str
     data: str  # of `DATA`
-    method: str  # of `baselines.NAMES`, or of `related`
+    method: str  # of `LABELS`
     rho: float | None = None
     epochs: int | None = None
     is_beginning: bool = False  # the rate stays where it starts: only first epochs are looked at
@@ -58,8 +55,7 @@ class Training:
     @property
     def label(self) -> str:
         """In a legend."""
-        share = "" if self.rho is None else f", rho={self.rho:g}"
-        return LABELS[self.method] + share
+        return LABELS[self.method] + ("" if self.rho is None else f", rho={self.rho:g}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,95 +68,179 @@ class Picture:
 
 
 def schemes(
-    model: str, data: str, rho: float, *, epochs: int | None = None
+    data: str, rho: float = 0.5, model: str = RESNET, epochs: int | None = None
 ) -> tuple[Training, ...]:
     """ElasticTrainer and the four methods that the paper compares it with."""
     methods = ("full", "traditional_tl", "bn_bias", "prunetrain")
     others = (Training(model, data, method, epochs=epochs) for method in methods)
-    return (*others, Training(model, data, "elastictrainer", rho, epochs=epochs))
+    return (*others, Training(model, data, "elastictrainer", rho, epochs))
 
 
-def metrics(data: str) -> tuple[Training, ...]:
-    """The metrics of importance."""
+def by_metric(data: str) -> Picture:
+    """What ranks the tensors."""
     methods = ("elastictrainer", "elastic_weight", "elastic_grad")
-    return tuple(Training(RESNET, data, method, 0.5) for method in methods)
+    trainings = tuple(Training(RESNET, data, method, 0.5) for method in methods)
+    return Picture(f"Metrics of importance on {DATA[data]}", "accuracy_by_epoch", trainings)
 
 
-_FIRST = {"epochs": 3, "is_beginning": True}
+def selected(model: str, data: str, rho: float) -> Picture:
+    """What was trained when."""
+    title = f"Selected tensors of {model} on {DATA[data]}, rho={rho:g}"
+    return Picture(title, "selection_map", (Training(model, data, "elastictrainer", rho),))
+
+
 # 2(a): bottom layers as they fit into so much of the time; 2(b): an objective of 1.7x.
-_LAST_LAYERS = (
-    *(Training(RESNET, CUB, "elastic", rho, **_FIRST) for rho in (0.45, 0.5, 0.6, 0.8)),
-    Training(RESNET, CUB, "full", **_FIRST),
+_LAST_LAYERS = tuple(
+    Training(RESNET, CUB, method, rho, epochs=3, is_beginning=True)
+    for method, rho in (*(("elastic", rho) for rho in (0.45, 0.5, 0.6, 0.8)), ("full", None))
 )
 _SUBOPTIMAL = tuple(
     Training(RESNET, CUB, method, rho, epochs=6, is_beginning=True)
     for method, rho in (("offline_optimal", 0.59), ("elastic", 0.59), ("bn_bias", None))
 )
-_RHOS = (0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7)
 _BY_RHO = (
-    *schemes(RESNET, CUB, 0.5)[:-1],
-    *(Training(RESNET, CUB, "elastictrainer", r) for r in _RHOS),
+    *schemes(CUB)[:-1],
+    *(
+        Training(RESNET, CUB, "elastictrainer", rho)
+        for rho in (0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7)
+    ),
 )
 # Small models get extra epochs until they converge (Sec. 8.3).
-_BY_MODEL = (
-    *schemes(RESNET, CUB, 0.4),
-    *schemes(VGG, CUB, 0.4),
-    *schemes(MOBILENET_V2, CUB, 0.4, epochs=24),
-    *schemes(VIT, CUB, 0.4),
+_BY_MODEL = tuple(
+    one
+    for model, epochs in ((RESNET, None), (VGG, None), (MOBILENET_V2, 24), (VIT, None))
+    for one in schemes(CUB, 0.4, model, epochs)
 )
-
-
-def _over_time(number: int, data: tuple[str, ...]) -> dict[str, Picture]:
-    words = {"accuracy": "Testing accuracy", "loss": "Training loss"}
-    shown = [
-        Picture(f"{words[m]} on {DATA[d]}", f"{m}_over_time", schemes(RESNET, d, 0.5))
-        for m in words
-        for d in data
-    ]
-    return {f"{number}{letter}": picture for letter, picture in zip("abcdef", shown)}
-
-
-_TIME_BY_RHO = Picture("Training time on CUB-200 by rho", "time_bars", _BY_RHO)
-_ACCURACY_BY_MODEL = Picture("Accuracy of models on CUB-200", "model_accuracy", _BY_MODEL)
-_TIME_BY_MODEL = Picture("Training time of models on CUB-200", "model_time", _BY_MODEL)
-_MEMORY = Picture("Peak memory", "memory_bars", schemes(RESNET, CUB, 0.5))
-
-
-def _selected(model: str, data: str, rho: float) -> Picture:
-    title = f"Selected tensors of {model} on {DATA[data]}, rho={rho:g}"
-    return Picture(title, "selection_map", (Training(model, data, "elastictrainer", rho),))
-
-
-# The panels of a figure that shows two devices are the same runs on each of them.
+# A figure of the second device (16, 17c, 19c, 19d, 22b) is the one of the first, run there.
 FIGURES: dict[str, Picture] = {
     "2a": Picture("The first 3 epochs of the last layers", "accuracy_over_time", _LAST_LAYERS),
     "2b": Picture("Suboptimal choices of what to train", "accuracy_by_epoch", _SUBOPTIMAL),
-    **_over_time(15, (CUB, PET, DOGS)),
-    **_over_time(16, (CUB, PET)),
-    "17a": _TIME_BY_RHO,
-    "17c": _TIME_BY_RHO,
-    "19a": _ACCURACY_BY_MODEL,
-    "19b": _TIME_BY_MODEL,
-    "19c": _ACCURACY_BY_MODEL,
-    "19d": _TIME_BY_MODEL,
-    "20a": Picture("Metrics of importance on CUB-200", "accuracy_by_epoch", metrics(CUB)),
-    "20b": Picture("Metrics of importance on Pet", "accuracy_by_epoch", metrics(PET)),
-    "21a": _selected(RESNET, CUB, 0.7),
-    "21b": _selected(RESNET, CUB, 0.5),
-    "21c": _selected(RESNET, PET, 0.7),
-    "21d": _selected(VGG, PET, 0.7),
-    "22a": _MEMORY,
-    "22b": _MEMORY,
+    **{
+        f"15{letter}": Picture(f"Testing accuracy on {name}", "accuracy_over_time", schemes(data))
+        for letter, (data, name) in zip("abc", DATA.items())
+    },
+    **{
+        f"15{letter}": Picture(f"Training loss on {name}", "loss_over_time", schemes(data))
+        for letter, (data, name) in zip("def", DATA.items())
+    },
+    "17a": Picture("Training time on CUB-200 by rho", "time_bars", _BY_RHO),
+    "19a": Picture("Accuracy of models on CUB-200", "model_accuracy", _BY_MODEL),
+    "19b": Picture("Training time of models on CUB-200", "model_time", _BY_MODEL),
+    "20a": by_metric(CUB),
+    "20b": by_metric(PET),
+    "21a": selected(RESNET, CUB, 0.7),
+    "21b": selected(RESNET, CUB, 0.5),
+    "21c": selected(RESNET, PET, 0.7),
+    "21d": selected(VGG, PET, 0.7),
+    "22a": Picture("Peak memory", "memory_bars", schemes(CUB)),
 }
-TABLES: dict[str, Picture] = {
-    "2": Picture(
-        "Speedup against the best baseline by accuracy",
-        "speedup_table",
-        tuple(one for data in DATA for one in schemes(RESNET, data, 0.5)),
-    ),
-}
+_OF_ALL = tuple(one for data in DATA for one in schemes(data))
+TABLES = {"2": Picture("Speedup against the best baseline by accuracy", "speedup_table", _OF_ALL)}
 # Table 2's own, for the paper's data sets.
 TARGETS = {CUB: (0.60, 0.64, 0.68), PET: (0.85, 0.87, 0.89), DOGS: (0.77, 0.78, 0.79)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """Options of a training for everything that the specs name.
+
+    Attributes:
+        common: of every training.
+        models: by the paper's name; a model that nothing stands for is left out.
+        data: likewise, and the number of classes.
+        smallest_rho: that the models can keep to; the paper's smaller ones become it.
+        most_epochs: likewise.
+        stands_for: said in the titles where models and data are not the paper's own.
+    """
+
+    common: Mapping[str, Any]
+    models: Mapping[str, Mapping[str, Any]]
+    data: Mapping[str, tuple[str, int]]
+    smallest_rho: float = 0.0
+    most_epochs: int = 24
+    stands_for: str = ""
+
+    def titled(self, picture: Picture) -> Picture:
+        """The picture with what stands for the paper's models and data in its title."""
+        return dataclasses.replace(picture, title=f"{picture.title}\n{self.stands_for}".rstrip())
+
+    def trainings(self, picture: Picture) -> list[Training]:
+        """Those of a picture, as they are at this scale; without models that nothing stands for."""
+        least, found = self.smallest_rho, [t for t in picture.trainings if t.model in self.models]
+        kept = (
+            t if t.rho is None else dataclasses.replace(t, rho=max(t.rho, least)) for t in found
+        )
+        return list(dict.fromkeys(kept))
+
+    def options(self, training: Training) -> dict[str, Any]:
+        """Options of the command `train`; methods of other papers stand beside this file."""
+        options = {**self.common, "data": self.data[training.data][0], "method": training.method}
+        if training.method not in baselines.NAMES:
+            options["method"] = f"{Path(__file__).parent / 'related'}:{training.method}"
+        options |= self.models[training.model]
+        if training.epochs is not None:
+            options["epochs"] = min(training.epochs, self.most_epochs)
+        if training.is_beginning:
+            options["schedule"] = "constant"
+        return options if training.rho is None else {**options, "rho": training.rho}
+
+
+def paper(vit_weights: Path | None) -> Scale:
+    """The setting of the paper (Sec. 8); Keras has no weights for ViT-B/16."""
+    return Scale(
+        common={
+            "input_size": 224,
+            "batch_size": 4,
+            "epochs": 12,
+            "optimizer": "sgdw",
+            "learning_rate": 1e-4,
+            "schedule": "cosine",
+            "weights": "imagenet",
+            "validation": 0.0,  # the curves are those of the test images
+            "augment": ("flip",),
+            "interval": 3,
+        },
+        models={
+            **{name: {"model": name} for name in (RESNET, VGG, MOBILENET_V2)},
+            VIT: {
+                "model": VIT,
+                "weights": vit_weights,
+                "optimizer": "adam",
+                "schedule": "constant",
+            },
+        },
+        data={
+            CUB: ("tfds:caltech_birds2011", 200),
+            PET: ("tfds:oxford_iiit_pet", 37),
+            DOGS: ("tfds:stanford_dogs", 120),
+        },
+    )
+
+
+def small() -> Scale:
+    """Everything within minutes: on handwritten digits, which need no download."""
+    network = {"model": "digits_resnet", "weights": WEIGHTS}
+    return Scale(
+        common={
+            "input_size": 32,
+            "batch_size": 32,
+            "epochs": 4,
+            "optimizer": "adam",
+            "learning_rate": 1e-3,
+            "schedule": "cosine",
+            "validation": 0.0,
+            "interval": 1,
+        },
+        models=dict.fromkeys((RESNET, VGG, MOBILENET_V2), network),
+        data={
+            CUB: ("digits:shifted", 10),
+            PET: ("digits:turned", 10),
+            DOGS: ("digits:inverted", 10),
+        },
+        smallest_rho=0.4,
+        most_epochs=4,
+        stands_for="by a small ResNet on digits",
+    )
 
 
 def pictures(figure: str = "", table: str = "") -> dict[str, Picture]:

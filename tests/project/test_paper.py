@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import paper
-import paper_scales
+import paper_specs
 import pytest
 from launches import Launches
 from paper_specs import FIGURES, TABLES, Training
@@ -12,7 +12,7 @@ from elastic_tf.app.commands import compare, options, train
 from elastic_tf.app.commands.commandline import parse, words_of
 from elastic_tf.methods import baselines
 
-SCALES = {"small": paper_scales.small(), "paper": paper_scales.paper(Path("vit.h5"))}
+SCALES = {"small": paper_specs.small(), "paper": paper_specs.paper(Path("vit.h5"))}
 PICTURES = [*FIGURES.values(), *TABLES.values()]
 TRAININGS = {t.name: t for one in PICTURES for t in one.trainings}
 

@@ -1,13 +1,10 @@
-"""What the judgement of importance rests on: masks of equal cost, and ranks."""
+"""What the judgement of importance rests on: masks of equal cost."""
 
 import dataclasses
 
 import numpy as np
-import pytest
-from bench_importance import rank_correlation
 from instances import instance
 from mask_trials import RHO, masks_of_equal_cost
-from scipy.stats import spearmanr
 
 
 def test_masks_hold_what_is_required_and_cost_the_same() -> None:
@@ -19,10 +16,3 @@ def test_masks_hold_what_is_required_and_cost_the_same() -> None:
     for mask in masks:
         assert mask[required].all()
         assert 0.98 * RHO <= table.step_time(mask) / table.t_full <= RHO
-
-
-def test_rank_correlation_is_spearmans() -> None:
-    rng = np.random.default_rng(0)
-    one, two = rng.integers(0, 6, 30), rng.random(30)
-    assert rank_correlation(one, two) == pytest.approx(spearmanr(one, two).statistic)
-    assert rank_correlation(np.ones(5), two[:5]) == 0.0
