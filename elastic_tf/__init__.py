@@ -22,12 +22,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from elastic_tf import federated as federated  # needs the extra fleet
-    from elastic_tf import plots as plots  # takes Matplotlib along
+    from elastic_tf.app import plots as plots
     from elastic_tf.public import *  # noqa: F403
 else:
 
     def __getattr__(name: str) -> Any:
         """A module that has not been loaded yet, or a public name, with all others."""
+        if name == "plots":  # takes Matplotlib along
+            return importlib.import_module("elastic_tf.app.plots")
         if importlib.util.find_spec(f"elastic_tf.{name}") is not None:
             return importlib.import_module(f"elastic_tf.{name}")
         if name == "__all__" or not name.startswith("_"):

@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from elastic_tf import plots
 
     title = f"{settings.data.name}, {settings.model}, every second of a fresh process"
-    figure = plots.accuracy_at_budgets({title: {"equal_epochs": means(found)}}, title=title)
+    figure = plots.accuracy_at_budgets({"equal_epochs": means(found)}, title=title)
     plots.save(figure, settings.out.with_suffix(".png"))
 
 

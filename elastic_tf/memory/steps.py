@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -24,9 +24,6 @@ from elastic_tf.train import optimizers
 from elastic_tf.train.engine.forward_order import input_spec, traced_pass
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.inputs.batches import batch_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _GROWTH = 8  # of a batch size of which more is tried
 
@@ -51,12 +48,6 @@ class StepMemory:
     def fullest(self) -> int:
         """Number of the op at which most is in use."""
         return int(self.live.argmax())
-
-    def plot(self, *, title: str = "") -> Figure:
-        """Bytes in use over the ops, by kind."""
-        from elastic_tf import plots  # Matplotlib takes seconds to import
-
-        return plots.memory_map(self.tensors, self.live, title=title)
 
     def save(self, path: str | Path) -> None:
         """Write all of it as JSON to a file, which appears whole or not at all."""

@@ -60,10 +60,8 @@ def test_runs_are_drawn_over_seconds_with_a_map_of_those_that_leave_tensors_out(
     (axes,) = figures["runs.png"].axes
     assert axes.get_title(loc="left") == "Here"
     assert axes.get_ylabel() == "validation accuracy (%)"
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
-        "full",
-        "elastic, rho=0.5",
-    ]
+    told = [text.get_text() for text in figures["runs.png"].legends[0].get_texts()]
+    assert told == ["full", "elastic, rho=0.5"]
     np.testing.assert_allclose(axes.lines[0].get_xydata(), [[2, 40], [12, 50], [22, 60], [32, 70]])
     image = figures["runs_elastic_rho_0.5.png"].axes[0].images[0].get_array()
     np.testing.assert_array_equal(image, [[0, 0, 0], [1, 0, 1], [1, 1, 1], [1, 1, 1]])

@@ -274,7 +274,7 @@ def test_wrong_arguments_are_refused(model, arguments, received):
 
 
 def test_picture_has_an_area_for_each_kind(step):
-    (axes,) = step.plot().axes
+    (axes,) = et.plots.memory_map(step).axes
     assert len(axes.collections) == len({one.kind for one in step.tensors})
     drawn = axes.lines[0].get_ydata()
     assert max(drawn) == step.live.max() / MIB

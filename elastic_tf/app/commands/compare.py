@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None, launch: Any = None) -> dict[str
         edges = [row["method"] for row in rows if row["rate_at_edge"]]
         if edges:
             print(f"The best rate is the first or the last that was tried: {', '.join(edges)}.")
-    plots.save(plots.accuracy_at_budgets({"": tables}), settings.out / "comparison.png")
+    plots.save(plots.accuracy_at_budgets(tables), settings.out / "comparison.png")
     write_json(settings.out / "comparison.json", result)
     print(f"\nWritten to {settings.out / 'comparison.json'}, with a picture beside it")
     return result

@@ -76,5 +76,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             from elastic_tf import plots
 
-            plots.save(step.plot(), settings.out)
+            plots.save(plots.memory_map(step), settings.out)
         print(f"Written to {settings.out}")

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Path]:
                 "`comparison` must be what compare wrote. Received: "
                 f"'{settings.comparison}', which holds no such tables."
             )
-        figures = {settings.out: plots.accuracy_at_budgets({"": found["tables"]}, title=title)}
+        figures = {settings.out: plots.accuracy_at_budgets(found["tables"], title=title)}
     else:
         figures = of_runs([runs.load(path) for path in settings.runs], settings.out, title=title)
     for path, figure in figures.items():
