@@ -37,7 +37,6 @@ from elastic_tf.app.commands.compare import interval
 from elastic_tf.app.commands.training import harness, sources
 from elastic_tf.files import format_table, write_json
 from elastic_tf.methods import baselines
-from elastic_tf.methods.baselines import policies
 from elastic_tf.timing import describe_device
 
 RESULT = Path(__file__).parent / "results" / "choice.json"
@@ -221,7 +220,7 @@ def _in_order() -> baselines.Method:
         return np.arange(1.0, len(model.tensors) + 1.0)
 
     importance.strategy = "order"  # type: ignore[attr-defined]
-    return policies.with_importance("elastic_in_order", "the last tensors", importance)
+    return baselines.with_importance("elastic_in_order", "the last tensors", importance)
 
 
 def _stop(model: et.ElasticModel, steps: int) -> tf.keras.callbacks.Callback:

@@ -28,8 +28,7 @@ from elastic_tf.app.commands.compare import interval
 from elastic_tf.choose.problem import Choices
 from elastic_tf.choose.solvers import best_choices
 from elastic_tf.files import format_table, write_text
-from elastic_tf.memory.kernels import KernelCosts
-from elastic_tf.methods.fewshot.rule import Budgets, with_best
+from elastic_tf.methods.kernels import Budgets, KernelCosts, with_best
 
 L = tf.keras.layers
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)

@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf import stack
-from elastic_tf.methods.baselines.method import Method
+from elastic_tf.methods.baselines import Method
 from elastic_tf.model import ElasticModel
 from elastic_tf.train.engine.state import Step
 from related import graph

@@ -14,8 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.methods.fewshot import ProtoNet
-from elastic_tf.methods.fewshot.adaptation import checked
+from elastic_tf.methods.fewshot import ProtoNet, checked
 from elastic_tf.train import optimizers
 
 _WARM_UP = 0.05  # share of the steps in which the rate rises

@@ -15,8 +15,6 @@ from elastic_tf import stack
 from elastic_tf.app import zoo
 from elastic_tf.choose.selection import select_tensors
 from elastic_tf.methods import baselines
-from elastic_tf.methods.baselines import policies
-from elastic_tf.methods.baselines.method import Task
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train import optimizers
@@ -78,9 +76,9 @@ def table(model: ElasticModel) -> TimingProfile:
     return TimingProfile.from_chain(t_dw=ones, t_dy=ones, t_forward=10.0)
 
 
-def task(method: baselines.Method, model: ElasticModel) -> Task:
+def task(method: baselines.Method, model: ElasticModel) -> baselines.Task:
     profile = table(model) if method.needs_profile else None
-    return Task(model, profile, rho=RHO, interval=1, probe=data(), probe_size=8)
+    return baselines.Task(model, profile, rho=RHO, interval=1, probe=data(), probe_size=8)
 
 
 class Masks(tf.keras.callbacks.Callback):
@@ -167,7 +165,7 @@ def test_random_choice_fills_the_budget_by_no_preference_for_what_is_cheap():
     costs = np.where(np.arange(count) % 2, 1.0, 4.0)
     profile = TimingProfile.from_chain(t_dw=costs, t_dy=np.zeros(count), t_forward=10.0)
     required, model = np.arange(count) >= 10, SimpleNamespace(tensors=range(count))
-    one, other = (policies.at_random(seed=3) for _ in range(2))
+    one, other = (baselines.at_random(SimpleNamespace(seed=3)) for _ in range(2))
     drawn = []
     for _ in range(100):
         worth = one(model)

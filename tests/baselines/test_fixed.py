@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 from networks import CLASSES, L, network
 
-from elastic_tf.methods.baselines import fixed
+from elastic_tf.methods.baselines import bias_tensors, bn_bias_tensors
 from elastic_tf.model import ElasticModel
 
 
@@ -45,7 +45,7 @@ class TwoBranches(tf.keras.Model):
 
 
 def test_bn_bias_is_head_biases_and_normalisation():
-    assert tensors(network(), fixed.bn_bias_tensors) == {
+    assert tensors(network(), bn_bias_tensors) == {
         *("conv1/bias:0", "bn1/gamma:0", "bn1/beta:0", "conv2/bias:0", "bn2/gamma:0"),
         *("bn2/beta:0", "head/kernel:0", "head/bias:0"),
     }
@@ -53,9 +53,9 @@ def test_bn_bias_is_head_biases_and_normalisation():
 
 def test_roles_do_not_go_by_the_names_of_tensors():
     model = sequential(L.Input((3,)), Shifted(name="odd"))
-    assert tensors(model, fixed.bias_tensors) == {"odd/kernel:0", "odd/query:0", "head/bias:0"}
+    assert tensors(model, bias_tensors) == {"odd/kernel:0", "odd/query:0", "head/bias:0"}
     # a gamma without a beta beside it scales, but does not normalise
-    assert tensors(model, fixed.scale_tensors) == set()
+    assert "odd/gamma:0" not in tensors(model, bn_bias_tensors)
 
 
 def test_biases_of_recurrent_cells_are_found():
@@ -64,7 +64,7 @@ def test_biases_of_recurrent_cells_are_found():
         L.Bidirectional(L.LSTM(3, return_sequences=True), name="both"),
         L.GRU(3, name="gru"),
     )
-    biases = tensors(model, fixed.bias_tensors)
+    biases = tensors(model, bias_tensors)
     assert sum(name.startswith("both/forward") for name in biases) == 1
     assert sum(name.startswith("both/backward") for name in biases) == 1
     assert sum(name.startswith("gru") for name in biases) == 1
@@ -75,12 +75,12 @@ def test_biases_of_attention_are_found():
     inputs = L.Input((5, 4))
     x = L.MultiHeadAttention(2, 2, name="attention")(inputs, inputs)
     model = tf.keras.Model(inputs, L.Dense(2, name="head")(L.LayerNormalization(name="norm")(x)))
-    biases = tensors(model, fixed.bias_tensors)
+    biases = tensors(model, bias_tensors)
     assert biases == {
         *(f"attention/{part}/bias:0" for part in ("query", "key", "value", "attention_output")),
         *("norm/beta:0", "head/bias:0"),
     }
-    assert tensors(model, fixed.scale_tensors) == {"norm/gamma:0"}
+    assert tensors(model, bn_bias_tensors) - biases == {"norm/gamma:0", "head/kernel:0"}
 
 
 def test_normalisation_is_found_whatever_it_scales():
@@ -93,16 +93,16 @@ def test_normalisation_is_found_whatever_it_scales():
         L.PReLU(name="prelu"),
         L.Flatten(),
     )
-    assert tensors(model, fixed.bias_tensors) == {
-        *("group/beta:0", "shifts/beta:0", "separable/bias:0", "head/bias:0")
+    assert tensors(model, bn_bias_tensors) == {
+        *("group/beta:0", "shifts/beta:0", "separable/bias:0", "head/bias:0"),
+        *("group/gamma:0", "scales/gamma:0", "head/kernel:0"),
     }
-    assert tensors(model, fixed.scale_tensors) == {"group/gamma:0", "scales/gamma:0"}
 
 
 def test_roles_are_found_in_models_within_models():
     model = TwoBranches()
     model(np.zeros((1, *model.inner.input_shape[1:]), np.float32))
     chosen = ElasticModel.from_model(model)
-    left = [t.name for t, on in zip(chosen.tensors, fixed.bn_bias_tensors(chosen)) if not on]
+    left = [t.name for t, on in zip(chosen.tensors, bn_bias_tensors(chosen)) if not on]
     assert sorted(name.rsplit("/", 2)[-2] for name in left) == ["conv1", "conv2", "head"]
     assert all(name.endswith("kernel:0") for name in left)

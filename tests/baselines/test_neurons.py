@@ -10,7 +10,7 @@ from test_baselines import arrays, data
 
 import elastic_tf as et
 from elastic_tf.app import zoo
-from elastic_tf.methods.baselines.neurons import Neurons, TrainNeurons
+from elastic_tf.methods.neurons import Neurons, TrainNeurons
 
 
 class Plans(tf.keras.callbacks.Callback):

@@ -11,8 +11,7 @@ from related.tinytl.lite_residual import LiteResidual
 from test_baselines import CLASSES, arrays, data, network
 
 from elastic_tf.app import zoo
-from elastic_tf.methods.baselines import get
-from elastic_tf.methods.baselines.method import Task
+from elastic_tf.methods.baselines import Task, get
 from elastic_tf.model import ElasticModel
 
 pytestmark = pytest.mark.hours  # a reproduction, apart from the package

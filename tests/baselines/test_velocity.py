@@ -6,7 +6,7 @@ import resnets
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.methods.baselines.neurons import Neurons, Velocity
+from elastic_tf.methods.neurons import Neurons, Velocity
 
 L = tf.keras.layers
 NAMES = ("first", "depthwise", "point")
@@ -55,7 +55,7 @@ def cosines(one: list[np.ndarray], two: list[np.ndarray]) -> np.ndarray:
 
 def test_streaming_sums_give_what_stored_outputs_give_and_the_weights_stay():
     model, x, phi, v = network(), samples(), np.ones(13), np.zeros(13)
-    velocity = Velocity(model, x, mu=0.5, batch_size=4)
+    velocity = Velocity(model, x)
     for epoch in range(3):
         before = outputs(model, x)
         velocity.begin()
@@ -74,7 +74,7 @@ def test_streaming_sums_give_what_stored_outputs_give_and_the_weights_stay():
 def test_an_order_of_samples_and_a_positive_scale_of_neurons_change_nothing():
     def found(x: np.ndarray, scale: float = 1.0) -> np.ndarray:
         model = network()
-        velocity = Velocity(model, x, batch_size=3)
+        velocity = Velocity(model, x)
         velocity.begin()
         change(model, 1)
         for part in model.get_layer("first").weights:

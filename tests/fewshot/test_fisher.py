@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.methods.fewshot.fisher import ChannelFisher
+from elastic_tf.methods.protonet import ChannelFisher
 
 L = tf.keras.layers
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from elastic_tf.memory.kernels import KernelCosts
-from elastic_tf.methods.fewshot.rule import Budgets, paper_rule
+from elastic_tf.methods.kernels import Budgets, KernelCosts, paper_rule
 from elastic_tf.plan import NAMES, Plan
 
 KERNELS = 4

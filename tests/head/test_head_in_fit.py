@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from heads import SCE, classifier, clusters, solved
 
-from elastic_tf.methods.baselines.fixed import TrainOnly
+from elastic_tf.methods.baselines import TrainOnly
 from elastic_tf.model import ElasticModel
 from elastic_tf.train.head import features
 from elastic_tf.train.head.solve import SolveHead, begin, solve_head

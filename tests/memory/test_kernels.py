@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.memory.kernels import kernel_costs
+from elastic_tf.methods.kernels import kernel_costs
 
 L = tf.keras.layers
 KIB, MIB = 2**10, 2**20

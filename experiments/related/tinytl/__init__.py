@@ -14,8 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.app import zoo
-from elastic_tf.methods.baselines.fixed import TrainOnly, bias_tensors
-from elastic_tf.methods.baselines.method import Method
+from elastic_tf.methods.baselines import Method, TrainOnly, bias_tensors
 from elastic_tf.stack import weights
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.modes import sparing

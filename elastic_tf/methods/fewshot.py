@@ -1,4 +1,8 @@
-"""A few pictures of new things: a network adapts, and recognises them."""
+"""A few pictures of each class: a network adapts to them, and recognises new ones.
+
+In: a network, and some images of new classes. Out: the network adapted to them, within memory and
+multiply-adds, and what it predicts. The method is TinyTrain (Kwon et al., ICML 2024).
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,11 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.memory.kernels import KernelCosts
-from elastic_tf.methods.fewshot.protonet import ProtoNet
-from elastic_tf.methods.fewshot.rule import Budgets, paper_rule
+from elastic_tf.methods.kernels import Budgets, KernelCosts, paper_rule
+from elastic_tf.methods.protonet import ProtoNet
 from elastic_tf.plan import Plan, as_plan
+
+__all__ = ["Adapted", "Budgets", "ProtoNet", "adapt", "paper_rule"]
 
 Rule = Callable[[Mapping[int, np.ndarray], KernelCosts, Budgets], Plan]
 _SHIFT = 8  # the part of a side that images are moved by at most is 1 / _SHIFT

@@ -18,7 +18,6 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.choose.probe import Probe
-from elastic_tf.methods.baselines.method import Method
 from elastic_tf.plan import EXACT, NAMES, SOME, Plan, layers_of
 from elastic_tf.stack import never_differentiated
 from elastic_tf.train.engine import modes
@@ -30,6 +29,8 @@ from elastic_tf.train.head.features import head_tensors
 # of MobileNetV2 (Table 2).
 SHARE = 192_311 / 2_189_760
 _KEY = "neurons"  # in `model.fit_state`
+_MU = 0.5  # share of the last velocity
+_BATCH = 8  # samples in one pass
 
 
 class Neurons(NamedTuple):
@@ -100,8 +101,6 @@ class Velocity:
     Args:
         model: elastic model, built.
         x: samples on which neurons are observed.
-        mu: share of the last velocity.
-        batch_size: samples in one pass.
 
     Attributes:
         neurons: of the model.
@@ -111,14 +110,11 @@ class Velocity:
     Source: Quelennec et al., WACV 2024, Sec. 3.2, after Bragagnolo et al., NEq, NeurIPS 2022.
     """
 
-    def __init__(self, model: ElasticMixin, x: Any, mu: float = 0.5, batch_size: int = 8) -> None:
+    def __init__(self, model: ElasticMixin, x: Any) -> None:
         self.neurons = Neurons.of(model)
         self.phi, self.v = np.ones(len(self.neurons.cost)), np.zeros(len(self.neurons.cost))
-        self._mu = arguments.number("mu", mu, low=0.0)
-        self._model, self._x = model, arguments.samples("x", x)
-        self._size = arguments.count("batch_size", batch_size)
-        self._before: list[np.ndarray] = []
-        spec = tf.TensorSpec((None, *self._x.shape[1:]), self._x.dtype)
+        self._model, self._x, self._before = model, x, list[np.ndarray]()
+        spec = tf.TensorSpec((None, *x.shape[1:]), x.dtype)
         self._run = tf.function(self._outputs, input_signature=[spec], autograph=False)
         self._kernels: list[int] = []  # of what it gives
 
@@ -131,9 +127,8 @@ class Velocity:
         now = self._model.get_weights()
         sums = np.zeros((3, len(self.phi)))
         try:
-            for start in range(0, len(self._x), self._size):
-                part = tf.convert_to_tensor(self._x[start : start + self._size])
-                outputs = []
+            for start in range(0, len(self._x), _BATCH):
+                part, outputs = tf.convert_to_tensor(self._x[start : start + _BATCH]), []
                 for held in (now, self._before):
                     self._model.set_weights(held)
                     outputs.append(self._run(part))
@@ -151,7 +146,7 @@ class Velocity:
         lengths = np.sqrt(one * other)
         phi = np.divide(both, lengths, out=np.zeros_like(both), where=lengths > 0.0)
         phi[(one == 0.0) & (other == 0.0)] = 1.0
-        self.v = phi - self.phi - self._mu * self.v
+        self.v = phi - self.phi - _MU * self.v
         self.phi = phi
 
     def order(self) -> np.ndarray:
@@ -231,19 +226,3 @@ class TrainNeurons(tf.keras.callbacks.Callback):
             self._velocity.end()
             known = {"phi": self._velocity.phi.tolist(), "v": self._velocity.v.tolist()}
             self.model.fit_state[_KEY] = known  # every bit, in JSON too
-
-
-METHODS = (
-    Method(
-        "velocity",
-        "the fastest neurons, anew each epoch, 8.8 % of the weights (Quelennec et al., 2024)",
-        lambda task: [
-            TrainNeurons(Probe(task.probe, size=task.probe_size, seed=task.seed), seed=task.seed)
-        ],
-    ),
-    Method(
-        "random_neurons",
-        "as velocity, drawn at random each epoch",
-        lambda task: [TrainNeurons(None, seed=task.seed)],
-    ),
-)
