@@ -20,9 +20,9 @@ from elastic_tf.choose.importance import depth, loss_decrease
 from elastic_tf.choose.probe import Probe, needs_probe
 from elastic_tf.choose.records import SelectionRecord
 from elastic_tf.timing.profile import TimingProfile
-from elastic_tf.train.backup.recovery import Backup, Recovery
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.inputs.samples import known_of
+from elastic_tf.train.recovery import Backup, Recovery
+from elastic_tf.train.samples import known_of
 
 _CONTROL = Control()
 _SETTINGS = [field.name for field in dataclasses.fields(Settings)]

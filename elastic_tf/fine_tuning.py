@@ -18,12 +18,11 @@ from elastic_tf.choose.budget.settings import Deadline
 from elastic_tf.model import ElasticModel
 from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.train import optimizers
+from elastic_tf.train.batches import sample_shapes
 from elastic_tf.train.engine.checks import warn_if_unlike, warn_if_untrained
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.head.placed import at_each, end_of, map_axes, with_head
-from elastic_tf.train.head.targets import of_loss, of_values
-from elastic_tf.train.inputs.batches import sample_shapes
-from elastic_tf.train.inputs.samples import Samples
+from elastic_tf.train.head.targets import at_each, end_of, map_axes, of_loss, of_values, with_head
+from elastic_tf.train.samples import Samples
 
 L = tf.keras.layers
 

@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf import stack
-from elastic_tf.train.engine.forward_order import input_spec
 from elastic_tf.train.engine.mixin import ElasticMixin
+from elastic_tf.train.engine.tracing import input_spec
 
 # What `from_model` cannot carry over from another class of model.
 _TRAINING_METHODS = (

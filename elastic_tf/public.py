@@ -22,8 +22,8 @@ from elastic_tf.plan import Plan as Plan
 from elastic_tf.timing.profile import TimingProfile as TimingProfile
 from elastic_tf.timing.profiler import profile_model as profile_model
 from elastic_tf.train import optimizers as optimizers
-from elastic_tf.train.backup.recovery import Backup as Backup
 from elastic_tf.train.engine.mixin import ElasticMixin as ElasticMixin
 from elastic_tf.train.head.solve import SolveHead as SolveHead
 from elastic_tf.train.head.solve import solve_head as solve_head
-from elastic_tf.train.inputs.samples import Samples as Samples
+from elastic_tf.train.recovery import Backup as Backup
+from elastic_tf.train.samples import Samples as Samples

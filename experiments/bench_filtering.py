@@ -19,7 +19,7 @@ from measuring import BATCH
 import elastic_tf as et
 from elastic_tf.files import format_table
 from elastic_tf.timing.step import time_in_turn
-from elastic_tf.train.engine.modes.filtering import Filter
+from elastic_tf.train.engine.gradients import Filter
 
 # channels, width, height
 TABLE_10 = (

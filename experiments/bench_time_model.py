@@ -31,7 +31,7 @@ from elastic_tf.files import format_table
 from elastic_tf.timing.attribution import attribute
 from elastic_tf.timing.step import StepFunction
 from elastic_tf.timing.trace import events, per_step
-from elastic_tf.train.inputs.batches import as_batch
+from elastic_tf.train.batches import as_batch
 
 MASKS, ROUNDS, PROFILED = 24, 11, 5
 RHOS = (0.4, 0.5, 0.6, 0.7)

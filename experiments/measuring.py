@@ -12,7 +12,7 @@ import tensorflow as tf
 import elastic_tf as et
 from elastic_tf.app.commands.training import harness
 from elastic_tf.timing.step import StepFunction, time_anew
-from elastic_tf.train.inputs.batches import as_batch
+from elastic_tf.train.batches import as_batch
 
 # name, width multiplier, input size in pixels
 MODELS = (

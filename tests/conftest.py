@@ -57,4 +57,4 @@ def deterministic():
 @pytest.fixture
 def as_keras_writes_them(monkeypatch):
     """Layers give what those of Keras give, to the bit."""
-    monkeypatch.setattr("elastic_tf.train.engine.modes.one_op.IS_ON", False)
+    monkeypatch.setattr("elastic_tf.train.engine.operations.IS_ON", False)

@@ -13,7 +13,7 @@ from test_fine_tuning import CLASSES, COUNT, features, images
 
 import elastic_tf as et
 from elastic_tf.choose.budget import course
-from elastic_tf.train.inputs import samples
+from elastic_tf.train import samples
 
 
 @pytest.fixture

@@ -22,10 +22,10 @@ from elastic_tf.choose.probe import size_of
 from elastic_tf.plan import layers_of
 from elastic_tf.stack import compiled_loss, never_differentiated, scale_of
 from elastic_tf.train import optimizers
+from elastic_tf.train.batches import as_batch
 from elastic_tf.train.engine.checks import batch_explained
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.engine.snapshot import host_generators_kept, kept
-from elastic_tf.train.inputs.batches import as_batch
+from elastic_tf.train.engine.tracing import host_generators_kept, kept
 
 __all__ = ["depth", "gradient_magnitude", "loss_decrease", "paper", "weight_magnitude"]
 

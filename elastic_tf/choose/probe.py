@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.arguments import brief
+from elastic_tf.train.batches import is_batched
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.inputs.batches import is_batched
-from elastic_tf.train.inputs.samples import Samples
+from elastic_tf.train.samples import Samples
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -29,7 +29,7 @@ from elastic_tf.train import optimizers
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.head import targets
 from elastic_tf.train.head.features import collect, dense_layer
-from elastic_tf.train.inputs.samples import Samples
+from elastic_tf.train.samples import Samples
 
 _RESIDUAL = "elastic_tf.residual"  # in the state that Flower keeps on the device
 MASKS = "secaggplus_configs"  # of Flower's SecAgg+

@@ -21,9 +21,9 @@ from elastic_tf.model import ElasticModel
 from elastic_tf.plan import EXACT, FROZEN, Plan, as_plan
 from elastic_tf.stack import variables_of
 from elastic_tf.train import optimizers
-from elastic_tf.train.engine.forward_order import input_spec, traced_pass
+from elastic_tf.train.batches import batch_of
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.inputs.batches import batch_of
+from elastic_tf.train.engine.tracing import input_spec, traced_pass
 
 _GROWTH = 8  # of a batch size of which more is tried
 

@@ -15,7 +15,7 @@ from elastic_tf.memory.ops import Key, Work, inlined, microseconds, nodes
 from elastic_tf.plan import Plan
 from elastic_tf.timing.step import StepFunction
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.engine.snapshot import host_generators_kept
+from elastic_tf.train.engine.tracing import host_generators_kept
 
 FOLDED = "FusedBatchNormV3 of a layer that is left out"
 _SAME = frozenset("EnsureShape Identity PreventGradient Reshape".split())
@@ -157,7 +157,7 @@ def _made(works: Mapping[str, Work], key: Key) -> Key:
 
 
 def _fold(works: dict[str, Work]) -> None:
-    """Fold normalisations, as `engine.modes.folding`; all kernels are scaled once they are read."""
+    """Fold normalisations, as `engine.freezing`; all kernels are scaled once they are read."""
     for work in [one for one in works.values() if one.type == FOLDED]:
         before = works.get(work.inputs[0][0])
         if before is not None and before.type == "BiasAdd":

@@ -18,7 +18,7 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.plan import CHANNELS, EXACT, FROZEN, NAMES, Plan, layers_of
 from elastic_tf.train.engine import modes
-from elastic_tf.train.engine.forward_order import input_spec, traced_pass
+from elastic_tf.train.engine.tracing import input_spec, traced_pass
 
 _WEIGHT = 4  # bytes of a float32
 # Bits for each number of a result that the way back takes; of a sum those of TinyTL's counter.

@@ -22,7 +22,7 @@ from elastic_tf.plan import EXACT, NAMES, SOME, Plan, layers_of
 from elastic_tf.stack import never_differentiated
 from elastic_tf.train.engine import modes
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.engine.snapshot import host_generators_kept
+from elastic_tf.train.engine.tracing import host_generators_kept
 from elastic_tf.train.head.features import head_tensors
 
 # Of the weights of all convolutions: the smallest of the paper's budgets, 192,311 of the 2,189,760

@@ -22,8 +22,8 @@ from elastic_tf.plan import Plan
 from elastic_tf.train import optimizers
 from elastic_tf.train.engine import modes
 from elastic_tf.train.engine.prefix import Forward, step_behind
-from elastic_tf.train.engine.snapshot import host_generators_kept
 from elastic_tf.train.engine.state import LastUsed
+from elastic_tf.train.engine.tracing import host_generators_kept
 from elastic_tf.train.head.features import dense_layers
 
 L = tf.keras.layers

@@ -7,6 +7,5 @@ inside Keras's own, which `raw` takes out.
 
 from elastic_tf.stack.fit import *  # noqa: F403
 from elastic_tf.stack.models import *  # noqa: F403
-from elastic_tf.stack.tensorflow import *  # noqa: F403
+from elastic_tf.stack.tensorflow import *  # noqa: F403  # noqa: F403
 from elastic_tf.stack.updates import *  # noqa: F403
-from elastic_tf.stack.which import *  # noqa: F403

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.stack.which import IS_KERAS2, KERAS, raw, variables_of
+from elastic_tf.stack.tensorflow import IS_KERAS2, KERAS, raw, variables_of
 
 if IS_KERAS2:
     _adapters: Any = import_module(f"{KERAS}.src.engine.data_adapter")

@@ -12,8 +12,13 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.stack.tensorflow import convolves_groups, traced_once
-from elastic_tf.stack.which import IS_KERAS2, KERAS, KERAS_VERSION
+from elastic_tf.stack.tensorflow import (
+    IS_KERAS2,
+    KERAS,
+    KERAS_VERSION,
+    convolves_groups,
+    traced_once,
+)
 
 if not IS_KERAS2:
     pass

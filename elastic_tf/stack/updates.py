@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from elastic_tf.stack.which import IS_KERAS2, attributes, raw
+from elastic_tf.stack.tensorflow import IS_KERAS2, attributes, raw
 
 #: Kinds whose updates use the step count to correct moments, and for nothing else.
 CORRECTS_MOMENTS: tuple[Any, ...] = (

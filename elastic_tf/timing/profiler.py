@@ -25,10 +25,10 @@ from elastic_tf.timing.attribution import Attribution, attribute, cacheable, for
 from elastic_tf.timing.profile import TimingProfile, as_arrays, described, last_of
 from elastic_tf.timing.step import StepFunction, has_own_step, ratio_uncertainty, time_anew
 from elastic_tf.timing.trace import StepTrace
+from elastic_tf.train.batches import batch_of
 from elastic_tf.train.engine.checks import batch_explained
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.engine.snapshot import kept
-from elastic_tf.train.inputs.batches import batch_of
+from elastic_tf.train.engine.tracing import kept
 
 _MOST_REPEATS = 1_000_000
 _PROFILED = 4  # steps under the profiler, at most

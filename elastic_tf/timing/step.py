@@ -20,7 +20,7 @@ from elastic_tf.train import optimizers
 from elastic_tf.train.engine import modes
 from elastic_tf.train.engine.checks import batch_explained
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.engine.snapshot import kept
+from elastic_tf.train.engine.tracing import kept
 
 N = TypeVar("N")
 

@@ -12,7 +12,7 @@ from elastic_tf import arguments
 from elastic_tf.graph import SHAPES, nodes_of, reached_from
 from elastic_tf.methods.kernels import traced
 from elastic_tf.plan import FILTERED, FROZEN, Plan, as_plan
-from elastic_tf.train.engine.modes.filtering import Filter
+from elastic_tf.train.engine.gradients import Filter
 
 
 class GradientCosts(NamedTuple):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from interrupted import Kill, at_call, kill
 
-from elastic_tf.train.backup import slots as backup
-from elastic_tf.train.backup.slots import Slots
+from elastic_tf.train import saved as backup
+from elastic_tf.train.saved import Slots
 
 
 def write(slots: Slots, number: int) -> None:

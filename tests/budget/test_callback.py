@@ -17,7 +17,7 @@ from elastic_tf.choose.probe import Probe
 from elastic_tf.choose.selection import select_tensors
 from elastic_tf.model import ElasticModel
 from elastic_tf.train.head.solve import SolveHead
-from elastic_tf.train.inputs.samples import Samples
+from elastic_tf.train.samples import Samples
 
 
 def test_callback_selects_at_the_start_and_after_every_interval():

@@ -13,7 +13,7 @@ from elastic_tf.callback import ElasticCallback
 from elastic_tf.choose.budget.settings import Control, Deadline
 from elastic_tf.model import ElasticModel
 from elastic_tf.train.head.solve import SolveHead, solve_head
-from elastic_tf.train.inputs.samples import Samples
+from elastic_tf.train.samples import Samples
 
 OFTEN = Control(share=0.3)
 

@@ -16,7 +16,7 @@ from elastic_tf.graph import needed_by
 from elastic_tf.memory.ops import inlined, nodes
 from elastic_tf.timing.step import StepFunction
 from elastic_tf.train import optimizers
-from elastic_tf.train.inputs.samples import Rows
+from elastic_tf.train.samples import Rows
 
 BATCH, MASKS = 4, 2
 COUNTED = set("Conv2D Conv2DBackpropInput Conv2DBackpropFilter MatMul BatchMatMulV2 Einsum".split())

@@ -14,7 +14,7 @@ from elastic_tf.app import runs
 from elastic_tf.app.commands import plot, train
 from elastic_tf.app.commands.trained import evaluate, network, predict, report
 from elastic_tf.app.commands.training import recording
-from elastic_tf.train.backup import recovery, slots
+from elastic_tf.train import recovery, saved
 
 
 def words(arrays, out, more=""):
@@ -127,7 +127,7 @@ def test_train_goes_on_after_a_kill_at_any_moment(
             train.main(given("cut"))
 
     expected = train.main(given("whole"))
-    moments = [(slots, "_add", 4), (recovery.Recovery, "epoch_begins", 2), (slots, "_add", 60)]
+    moments = [(saved, "_add", 4), (recovery.Recovery, "epoch_begins", 2), (saved, "_add", 60)]
     for moment in [*moments, (os, "replace", 2), (runs.Run, "save_weights", 1)]:
         killed(*moment)
     found = train.main(given("cut"))

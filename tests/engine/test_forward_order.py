@@ -6,7 +6,7 @@ import tensorflow as tf
 from networks import L, network
 
 from elastic_tf import stack
-from elastic_tf.train.engine.forward_order import forward_order
+from elastic_tf.train.engine.tracing import forward_order
 
 
 def names(variables: list[tf.Variable]) -> list[str]:

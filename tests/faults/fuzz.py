@@ -37,7 +37,7 @@ from elastic_tf.app.commands.commandline import option
 from elastic_tf.choose.records import SelectionRecord
 from elastic_tf.files import write_json
 from elastic_tf.timing.profile import TensorSpec
-from elastic_tf.train.backup.slots import Slots
+from elastic_tf.train.saved import Slots
 
 SLOW = 1.0  # seconds of computing that no input may take, whatever else the machine does
 BACKUP_SHARE = 0.1  # of the inputs, beside those of profiles and runs

@@ -11,7 +11,7 @@ from elastic_tf.methods.baselines import TrainOnly
 from elastic_tf.model import ElasticModel
 from elastic_tf.train.head import features
 from elastic_tf.train.head.solve import SolveHead, begin, solve_head
-from elastic_tf.train.inputs.samples import Samples
+from elastic_tf.train.samples import Samples
 
 
 def test_names_of_classes_are_refused_in_a_fit():

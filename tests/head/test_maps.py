@@ -8,8 +8,8 @@ from networks import L
 import elastic_tf as et
 from elastic_tf.lite.ridge import Ridge
 from elastic_tf.train.head import targets
-from elastic_tf.train.head.placed import map_axes
 from elastic_tf.train.head.solve import solve_head
+from elastic_tf.train.head.targets import map_axes
 
 SCE = tf.keras.losses.SparseCategoricalCrossentropy
 

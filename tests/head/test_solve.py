@@ -11,7 +11,7 @@ from networks import half_precision
 
 from elastic_tf.train.head import features, solve
 from elastic_tf.train.head.solve import AGAIN, BETWEEN, solve_between, solve_head
-from elastic_tf.train.inputs.samples import Samples
+from elastic_tf.train.samples import Samples
 
 
 @pytest.mark.parametrize("use_bias", [True, False])

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from elastic_tf.choose.probe import Draws, Probe
-from elastic_tf.train.inputs.samples import Samples
+from elastic_tf.train.samples import Samples
 
 X, Y = np.arange(12, dtype=np.float32).reshape(6, 2), np.arange(6)
 

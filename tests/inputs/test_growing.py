@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elastic_tf.train.inputs.samples import Growing, Samples
+from elastic_tf.train.samples import Growing, Samples
 
 PEAK = """
 import elastic_tf as et

@@ -16,7 +16,7 @@ from elastic_tf.memory import executor, steps
 from elastic_tf.memory.ops import Work
 from elastic_tf.memory.traced import TracedStep
 from elastic_tf.plan import Plan
-from elastic_tf.train.inputs.batches import batch_of
+from elastic_tf.train.batches import batch_of
 
 MIB = 2**20
 BATCH = 16

@@ -13,8 +13,8 @@ from elastic_tf import stack
 from elastic_tf.app.export.litert import optimizer_settings
 from elastic_tf.lite import updates
 from elastic_tf.train import optimizers
+from elastic_tf.train.optimizers.apply import Slice
 from elastic_tf.train.optimizers.shampoo import inverse_root, rows_of
-from elastic_tf.train.optimizers.slices import Slice
 
 SHAPES = {  # of tensors, and their rows as matrices
     (1, 1, 20, 24): 20,

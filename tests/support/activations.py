@@ -12,8 +12,8 @@ from elastic_tf.graph import SHAPES, changing, made, needed_by, nodes_of, reache
 from elastic_tf.memory.ops import SCRATCH, tensor_bytes
 from elastic_tf.plan import Plan
 from elastic_tf.timing.step import StepFunction
+from elastic_tf.train.batches import batch_of
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.inputs.batches import batch_of
 
 # Their result is their first input, under another shape or name.
 _SAME_BYTES = frozenset(

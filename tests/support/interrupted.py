@@ -16,8 +16,7 @@ from networks import CLASSES, MORE_OPTIMIZERS, L, crossentropy
 
 from elastic_tf import stack
 from elastic_tf.choose import importance
-from elastic_tf.train import optimizers
-from elastic_tf.train.backup import slots
+from elastic_tf.train import optimizers, saved
 
 SAMPLES, FEATURES, BATCH = 20, 6, 4
 STEPS = SAMPLES // BATCH
@@ -29,7 +28,7 @@ CHEAP = {"importance": et.importance.weight_magnitude, "optimizer": "sgd"}
 MOMENTS = {
     "importance": (importance, "_finite"),  # once for each evaluation
     "tracing": (et.ElasticMixin, "gradients"),  # once for each traced step
-    "array": (slots, "_add"),  # once for each array that is written
+    "array": (saved, "_add"),  # once for each array that is written
     "flush": (os, "fsync"),
     "rename": (os, "replace"),
     "data": (stack.fit, "_skip"),

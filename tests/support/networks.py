@@ -11,7 +11,7 @@ from elastic_tf import stack
 from elastic_tf.memory.ops import graph_flops
 from elastic_tf.timing.step import StepFunction
 from elastic_tf.train import optimizers
-from elastic_tf.train.inputs.batches import as_batch
+from elastic_tf.train.batches import as_batch
 
 CLASSES = 3
 IMAGE = (6, 6, 2)

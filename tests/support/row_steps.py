@@ -12,7 +12,7 @@ import elastic_tf as et
 from elastic_tf.timing.step import StepFunction
 from elastic_tf.train.engine.prefix import NotCacheable
 from elastic_tf.train.engine.rows import RowTraining
-from elastic_tf.train.inputs.samples import Rows
+from elastic_tf.train.samples import Rows
 
 
 class RowStep(StepFunction):

@@ -7,7 +7,7 @@ from networks import CLASSES, MORE_OPTIMIZERS, L, crossentropy, fit, network, sh
 from elastic_tf import stack
 from elastic_tf.model import ElasticModel
 from elastic_tf.train import optimizers
-from elastic_tf.train.inputs.samples import Samples
+from elastic_tf.train.samples import Samples
 
 UPPER = ("conv2", "head")  # tensors of these layers; both batch normalisations are left out
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from elastic_tf import arguments
 from elastic_tf.files import quarter_of_memory
 from elastic_tf.timing import usable_cores
-from elastic_tf.train.inputs.samples import Samples
+from elastic_tf.train.samples import Samples
 
 MOST_SIZE = 8192  # pixels of a side
 _WORKERS = max(usable_cores(), 2)  # images decoded at a time

@@ -27,9 +27,10 @@ from elastic_tf.choose.importance import depth
 from elastic_tf.choose.selection import Selection, select_tensors, smallest_feasible_rho
 from elastic_tf.lite.ridge import is_as_good
 from elastic_tf.timing.profile import TimingProfile
+from elastic_tf.train.batches import is_batched, sample_shapes
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.prefix import Forward
-from elastic_tf.train.engine.train_functions import judged
+from elastic_tf.train.engine.state import judged
 from elastic_tf.train.head.features import predicted
 from elastic_tf.train.head.solve import (
     AGAIN,
@@ -40,8 +41,7 @@ from elastic_tf.train.head.solve import (
     solve_head,
 )
 from elastic_tf.train.head.targets import of_loss
-from elastic_tf.train.inputs.batches import is_batched, sample_shapes
-from elastic_tf.train.inputs.samples import READ, Samples, read
+from elastic_tf.train.samples import READ, Samples, read
 
 RATE = 3.5e-4  # of Shampoo at its highest, whatever is trained
 WARM_UP = 0.15  # of the time: the rate rises

@@ -15,9 +15,9 @@ from elastic_tf.files import format_table
 from elastic_tf.memory.steps import step
 from elastic_tf.plan import Plan
 from elastic_tf.timing.profile import TimingProfile
+from elastic_tf.train.batches import first_batch
 from elastic_tf.train.head.features import head_tensors
-from elastic_tf.train.inputs.batches import first_batch
-from elastic_tf.train.inputs.samples import Samples
+from elastic_tf.train.samples import Samples
 
 _MIB = 2**20
 _AS_QUICK = 0.9  # of full training's seconds: what saves less is not worth choosing

@@ -23,7 +23,7 @@ from elastic_tf.timing.profile import CostItem, TimingProfile, described
 from elastic_tf.timing.step import seconds
 from elastic_tf.train import optimizers
 from elastic_tf.train.engine.prefix import Forward
-from elastic_tf.train.engine.snapshot import kept
+from elastic_tf.train.engine.tracing import kept
 from elastic_tf.train.optimizers.shampoo import Shampoo, rows_of
 
 # Microseconds on two cores of an x86 server, fitted to whole steps of MobileNet, MobileNetV2,

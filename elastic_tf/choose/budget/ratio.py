@@ -11,8 +11,8 @@ from elastic_tf import stack
 from elastic_tf.choose.budget.ledger import Ledger
 from elastic_tf.choose.budget.lookahead import Lookahead, finished, of_batches
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.engine.snapshot import kept
 from elastic_tf.train.engine.state import LastUsed
+from elastic_tf.train.engine.tracing import kept
 
 _TIMED = 3  # steps that a full step is compared with: those right before it
 _ENOUGH = 5  # ratios from which their spread is told: the fewest with quartiles of their own

@@ -25,13 +25,13 @@ from elastic_tf.choose.selection import select_tensors, smallest_feasible_rho
 from elastic_tf.files import to_json
 from elastic_tf.memory.steps import Limit
 from elastic_tf.stack import raw
-from elastic_tf.train.engine import train_functions
 from elastic_tf.train.engine.checks import (
     frozen_explained,
     warn_if_unlike,
     warn_if_untrained,
 )
 from elastic_tf.train.engine.mixin import ElasticMixin
+from elastic_tf.train.engine.state import judge_next
 from elastic_tf.train.head.features import dense_layer
 from elastic_tf.train.head.solve import solvers
 
@@ -273,7 +273,7 @@ class Scheduler:
         is_first = self._ledger.retrace is None and self.selections
         if self._deadline is not None and is_first:
             if self._deadline.stops(first_step_seconds(self._model, self._ledger.ratio)):
-                judge = functools.partial(train_functions.judge_next, self._model)
+                judge = functools.partial(judge_next, self._model)
                 self._model.train_function = judge  # Keras calls it once
 
     def steps_made(self, count: int) -> None:

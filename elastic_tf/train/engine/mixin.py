@@ -18,17 +18,15 @@ import tensorflow as tf
 from elastic_tf import arguments, stack
 from elastic_tf.plan import Plan, as_plan, describe_trained
 from elastic_tf.stack import never_differentiated, traced_once
-from elastic_tf.train import optimizers
+from elastic_tf.train import optimizers, schedule
 from elastic_tf.train.engine import (
     checks,
     freezing,
     modes,
     rows,
-    schedule,
-    train_functions,
 )
-from elastic_tf.train.engine.forward_order import forward_order, input_spec, traced_pass
-from elastic_tf.train.engine.state import State, Step
+from elastic_tf.train.engine.state import State, Step, switch
+from elastic_tf.train.engine.tracing import forward_order, input_spec, traced_pass
 
 if TYPE_CHECKING:
     from tensorflow.keras import Model as _Model  # what the mixin is mixed with
@@ -247,7 +245,7 @@ class ElasticMixin(_Model):
 
     def make_train_function(self, force: bool = False) -> Any:
         """The train function of the model's plan, made unless it is kept."""
-        return train_functions.switch(self, super().make_train_function, force)
+        return switch(self, super().make_train_function, force)
 
     def fit(self, *args: Any, **kwargs: Any) -> tf.keras.callbacks.History:
         """`tf.keras.Model.fit`.

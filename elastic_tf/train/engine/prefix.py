@@ -23,9 +23,9 @@ from elastic_tf.files import array
 from elastic_tf.graph import made, nodes_of, reached_from, replace
 from elastic_tf.stack import attributes
 from elastic_tf.train.engine import freezing
-from elastic_tf.train.engine.modes import folding, one_op
-from elastic_tf.train.engine.snapshot import Fingerprint, host_generators_kept
-from elastic_tf.train.inputs.samples import Samples
+from elastic_tf.train.engine.operations import in_one_op
+from elastic_tf.train.engine.tracing import Fingerprint, host_generators_kept
+from elastic_tf.train.samples import Samples
 
 _OTHERWISE = "the training step does not run the model's forward pass as it is"
 _ALIKE = 1e-3  # relative difference of activations of one sample in two batches
@@ -50,7 +50,7 @@ class Forward:
 
         def forward(inputs: Any) -> list[tf.Tensor]:
             whole = self._layers.whole if self._layers else model
-            with contextlib.nullcontext() if folds else folding.only_behind([]):
+            with contextlib.nullcontext() if folds else freezing.only_behind([]):
                 results = tf.nest.flatten(frozen_pass(model, inputs, by=whole))
             if self._layers:
                 self._results, results = results, results[-self._layers.count :]
@@ -236,7 +236,7 @@ def _reader(arrays: list[np.ndarray]) -> Callable[[np.ndarray], list[np.ndarray]
 
 def frozen_pass(model: Any, inputs: Any, training: bool = True, by: Any = None) -> Any:
     """Trace the forward pass of a model, or `by` another one of its layers, with all frozen."""
-    with freezing.frozen(freezing.left_out(model, [])), one_op.in_one_op(model):
+    with freezing.frozen(freezing.left_out(model, [])), in_one_op(model):
         return (by or model)(inputs, training=training)
 
 
@@ -253,7 +253,7 @@ def step_behind(
     depend on the trainable variables `varying`. Another cut than the values', by its `kinds`, is
     `NotCacheable`.
     """
-    with folding.only_behind(varying):
+    with freezing.only_behind(varying):
         logs = train_step(batch)
     graph = tf.compat.v1.get_default_graph()
     results = [part for part in tf.nest.flatten(logs) if tf.is_tensor(part)]

@@ -13,7 +13,7 @@ import tensorflow as tf
 from elastic_tf.plan import Plan
 from elastic_tf.stack import KERAS
 from elastic_tf.train.engine.prefix import Forward, NotCacheable, PrefixCache
-from elastic_tf.train.inputs.samples import Rows, Samples
+from elastic_tf.train.samples import Rows, Samples
 
 
 class RowTraining:

@@ -15,10 +15,10 @@ from elastic_tf import arguments, stack
 from elastic_tf.lite.disk import Rows
 from elastic_tf.plan import layers_of
 from elastic_tf.stack import attributes
+from elastic_tf.train.batches import is_batched
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.prefix import NotCacheable, frozen_pass
-from elastic_tf.train.inputs.batches import is_batched
-from elastic_tf.train.inputs.samples import Samples
+from elastic_tf.train.samples import Samples
 
 _BATCH = 64  # rows in a pass
 _POSITIONS = 16  # of a map; 8, 16, 32, 64 of flowers: 79.2, 80.9, 81.8, 81.7 % on held-out images

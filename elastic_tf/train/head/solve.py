@@ -15,7 +15,7 @@ from elastic_tf.files import array, quarter_of_memory
 from elastic_tf.lite import ridge
 from elastic_tf.train.head import targets
 from elastic_tf.train.head.features import collect, dense_layer
-from elastic_tf.train.inputs.samples import Samples
+from elastic_tf.train.samples import Samples
 
 _MEMORY = 1 << 30  # bytes
 AGAIN, BETWEEN = "the head solved again", "weights between, the head solved again"

@@ -17,9 +17,8 @@ from elastic_tf.app import zoo
 from elastic_tf.methods.baselines import Method, TrainOnly, bias_tensors
 from elastic_tf.stack import weights
 from elastic_tf.train.engine.mixin import ElasticMixin
-from elastic_tf.train.engine.modes import sparing
 from related import graph
-from related.tinytl import blocks
+from related.tinytl import blocks, sparing
 from related.tinytl.lite_residual import LiteResidual, fitting
 
 

@@ -9,7 +9,7 @@ from training import assert_kept_alike
 
 import elastic_tf as et
 from elastic_tf.timing.step import StepFunction
-from elastic_tf.train.engine.modes.filtering import Filter
+from elastic_tf.train.engine.gradients import Filter
 
 pytestmark = pytest.mark.usefixtures("deterministic")
 L = tf.keras.layers

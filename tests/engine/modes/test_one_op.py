@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf import stack
-from elastic_tf.train.engine.modes import one_op
+from elastic_tf.train.engine import operations
 
 pytestmark = pytest.mark.usefixtures("deterministic")
 L = tf.keras.layers
@@ -55,7 +55,7 @@ def both(
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[str]]:
     """What a layer gives in one op, what Keras's own gives, and the kinds of ops of the former."""
     ours, kinds = results(model_of(make(), shape), shape, training)
-    monkeypatch.setattr(one_op, "IS_ON", False)
+    monkeypatch.setattr(operations, "IS_ON", False)
     return ours, results(model_of(make(), shape), shape, training)[0], kinds
 
 

@@ -9,7 +9,7 @@ from training import elastic, everything
 
 from elastic_tf.graph import reach, takes
 from elastic_tf.model import ElasticModel
-from elastic_tf.train.engine.schedule.backward import size
+from elastic_tf.train.schedule import size
 
 
 def deep(blocks: int = 3) -> tf.keras.Model:

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from elastic_tf.train.engine.schedule.recomputation import Sizes, cuts
+from elastic_tf.train.schedule import Sizes, cuts
 
 
 def peak(sizes: Sizes, chosen: list[int]) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.train.head.placed import classifier_of
+from elastic_tf.train.head.targets import classifier_of
 
 FILE = ".keras"  # the end of a file of a network
 

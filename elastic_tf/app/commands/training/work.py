@@ -23,9 +23,9 @@ from elastic_tf.choose.budget.remembered import recalled
 from elastic_tf.files import as_utf8, format_table
 from elastic_tf.lite.ridge import is_as_good
 from elastic_tf.methods import baselines
-from elastic_tf.train.backup.recovery import PlanBackup
 from elastic_tf.train.engine.checks import warn_if_unlike
 from elastic_tf.train.head.solve import begin, solve_between
+from elastic_tf.train.recovery import PlanBackup
 
 _BACKUP = "backup"  # in a run's directory until the result is there
 

@@ -1,8 +1,13 @@
-"""The modes that tensors can be trained in beside exact and frozen, by their code in a plan."""
+"""The modes that tensors can be trained in beside exact and frozen, by their code in a plan.
+
+In: a model, its tensors and a plan. Out: contexts in which the layers of the plan's kernels get
+other gradients, approximate ones or those of some channels, while one step is traced.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,21 +17,15 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.plan import CHANNELS, EXACT, NAMES, Plan, code_of, in_row
-from elastic_tf.train.engine.modes.operations import held, kernel_of
-from elastic_tf.train.optimizers.slices import Slice
-
-__all__ = [
-    "MODES",
-    "Mode",
-    "channel_axes",
-    "choose",
-    "installed",
-    "kernels",
-    "register",
-    "slices",
-    "watched",
-]
+from elastic_tf.plan import CHANNELS, EXACT, FILTERED, NAMES, SOME, Plan, code_of, in_row
+from elastic_tf.train.engine import gradients
+from elastic_tf.train.engine.operations import Use as Use
+from elastic_tf.train.engine.operations import held
+from elastic_tf.train.engine.operations import in_one_op as in_one_op
+from elastic_tf.train.engine.operations import kernel_of as kernel_of
+from elastic_tf.train.engine.operations import recorded as recorded
+from elastic_tf.train.engine.operations import replaced as replaced
+from elastic_tf.train.optimizers.apply import Slice
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,6 @@ class Mode:
             sizes.
         axis: of a layer's kernel, the axis of its channels, of which the share `keeps` is trained,
             or as many as a plan says where that is None; without an axis all are.
-        beside: changes other layers of a model while a step is traced in which some kernel has the
-            mode; called with the model and the layers of kernels that are trained without it.
     """
 
     name: str
@@ -55,7 +52,6 @@ class Mode:
     what: str = "kernels of layers that the mode knows"
     keeps: float | None = None
     axis: Callable[[Any], int] | None = None
-    beside: Callable[[Any, list[Any]], AbstractContextManager[Any]] | None = None
 
     def channels(self, layer: Any) -> tuple[int, int]:
         """How many channels of a layer's kernel are trained, and of how many."""
@@ -125,15 +121,6 @@ def installed(model: Any, plan: Plan) -> Iterator[None]:
             part.in_row = in_row(plan.channels[use.k])
 
     def change(stack: contextlib.ExitStack) -> None:
-        for beside in {use.mode.beside: None for use in uses if use.mode.beside}:
-            own = {id(use.layer) for use in uses if use.mode.beside is beside}
-            trained = {id(tensor) for tensor, on in zip(model.tensors, plan.mask) if on}
-            others = [
-                layer
-                for layer in model._flatten_layers()
-                if id(kernel_of(layer)) in trained and id(layer) not in own
-            ]
-            stack.enter_context(beside(model, others))
         for use in uses:
             stack.enter_context(use.mode.context(use.layer, *use.parts))
 
@@ -189,3 +176,29 @@ def _layers(model: tf.keras.Model, code: int) -> dict[int, Any]:
     built = (layer for layer in model._flatten_layers() if layer.built)
     found = ((MODES[code].kernel(layer), layer) for layer in built)
     return {id(kernel): layer for kernel, layer in found if kernel is not None}
+
+
+for _code, _r in FILTERED.items():
+    register(
+        Mode(
+            NAMES[_code],
+            _code,
+            functools.partial(gradients.filterable, r=_r),
+            functools.partial(gradients.filtering, r=_r),
+            f"kernels of Conv2D and DepthwiseConv2D whose outputs are known to have at least {_r} "
+            "pixels a side, with channels last and without dilation",
+        )
+    )
+for _code in sorted(CHANNELS):
+    register(
+        Mode(
+            NAMES[_code],
+            _code,
+            gradients.sliceable,
+            gradients.sliced,
+            "kernels of Dense, Conv2D and DepthwiseConv2D with at least two channels, without "
+            "groups, dilation, regularizer and constraint",
+            keeps=None if _code == SOME else 1.0 / (_code - 10),
+            axis=gradients.channel_axis,
+        )
+    )

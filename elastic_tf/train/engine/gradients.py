@@ -1,12 +1,17 @@
-"""Gradient filtering: convolution gradients from one number per patch and channel.
+"""Gradients of kernels that cost less: filtered by patches, or of some channels.
 
-The upstream gradient is averaged over patches of r x r pixels. Each mean meets the sum of the
-inputs behind its patch, so that neither gradient takes a convolution, and the forward pass hands
-on one number per patch instead of its input.
+**Filtered** (CVPR 2023): the upstream gradient is averaged over patches of r x r pixels. Each mean
+meets the sum of the inputs behind its patch, so that neither gradient takes a convolution, and the
+forward pass hands on one number per patch instead of its input. Source: Yang, Li, Marculescu,
+Efficient On-device Training via Gradient Filtering, CVPR 2023, Sec. 3, Eqs. 2 to 5, 20, 21. Where
+the stride s is above 1, which the paper leaves out, a patch stands for r * s pixels of the input a
+side, and both gradients are divided by s * s.
 
-Source: Yang, Li, Marculescu, Efficient On-device Training via Gradient Filtering, CVPR 2023,
-Sec. 3, Eqs. 2 to 5, 20, 21. Where the stride s is above 1, which the paper leaves out, a patch
-stands for r * s pixels of the input a side, and both gradients are divided by s * s.
+**Of some channels**: the weight gradient is computed from some output channels of the upstream
+gradient alone; the gradient of the inputs is exact. Which channels they are is a variable, so that
+others need no new trace. Source: Quelennec et al., Towards On-device Learning on the Edge: Ways to
+Select Neurons to Update under a Budget Constraint, WACV 2024 (neurons); Kwon et al., TinyTrain,
+ICML 2024, Sec. 2.2 (channels).
 """
 
 from __future__ import annotations
@@ -20,10 +25,8 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import stack
-from elastic_tf.plan import FILTERED, NAMES
-from elastic_tf.train.engine.modes import sparing
-from elastic_tf.train.engine.modes.operations import L, Plain, kernel_of, replaced
-from elastic_tf.train.engine.modes.registry import Mode
+from elastic_tf.train.engine.operations import L, Plain, kernel_of, replaced
+from elastic_tf.train.optimizers.apply import Slice
 
 
 class Patches(NamedTuple):
@@ -167,7 +170,7 @@ def _padded(x: tf.Tensor, pads: list[tuple[int, int]]) -> tf.Tensor:
     return tf.pad(x, [(0, 0), *pads, (0, 0)]) if any(map(any, pads)) else x
 
 
-def _kernel(layer: Any, r: int) -> tf.Variable | None:
+def filterable(layer: Any, r: int) -> tf.Variable | None:
     """The kernel of a convolution whose outputs, of known size, patches of side r fit into."""
     kernel = kernel_of(layer)
     if kernel is None or type(layer) is L.Dense:
@@ -176,18 +179,18 @@ def _kernel(layer: Any, r: int) -> tf.Variable | None:
     return kernel if min(sides, default=1) >= r else None
 
 
-def _context(layer: Any, r: int) -> AbstractContextManager[None]:
+def filtering(layer: Any, r: int) -> AbstractContextManager[None]:
     """Lets a layer filter its gradients by patches of side r."""
 
     def operation(plain: Plain, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         padding, is_depthwise = layer.padding.upper(), type(layer) is L.DepthwiseConv2D
         made = Filter(x.shape, kernel.shape, r, layer.strides, padding, is_depthwise)
-        return _with_gradients(plain, made, x, kernel)
+        return _convolved(plain, made, x, kernel)
 
     return replaced(layer, operation)
 
 
-def _with_gradients(convolve: Plain, made: Filter, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+def _convolved(convolve: Plain, made: Filter, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def convolved(x: tf.Tensor, kernel: tf.Tensor) -> Any:
         # not of x alone: a cached prefix ends at x, and the sums of it are work of the step
@@ -203,15 +206,62 @@ def _with_gradients(convolve: Plain, made: Filter, x: tf.Tensor, kernel: tf.Tens
     return convolved(x, kernel)
 
 
-MODES = tuple(
-    Mode(
-        NAMES[code],
-        code,
-        functools.partial(_kernel, r=r),
-        functools.partial(_context, r=r),
-        f"kernels of Conv2D and DepthwiseConv2D whose outputs are known to have at least {r} "
-        "pixels a side, with channels last and without dilation",
-        beside=sparing.spared,
-    )
-    for code, r in FILTERED.items()
-)
+# What asks for the whole kernel beside the loss.
+_RULES = [
+    f"{of}_{rule}" for of in ("kernel", "depthwise") for rule in ("regularizer", "constraint")
+]
+
+
+def sliceable(layer: Any) -> tf.Variable | None:
+    """The kernel of which channels can be trained alone; None where there is none."""
+    kernel = kernel_of(layer)
+    has_rule = any(getattr(layer, name, None) is not None for name in _RULES)
+    if kernel is None or has_rule or kernel.shape[channel_axis(layer)] < 2:
+        return None
+    return kernel if type(layer) is not L.Conv2D or layer.groups == 1 else None
+
+
+def channel_axis(layer: Any) -> int:
+    return {L.Dense: 1, L.DepthwiseConv2D: 2}.get(type(layer), 3)
+
+
+def sliced(layer: Any, some: Slice) -> AbstractContextManager[None]:
+    return replaced(layer, functools.partial(_multiplied, layer, some))
+
+
+def _multiplied(
+    layer: Any, some: Slice, plain: Plain, x: tf.Tensor, kernel: tf.Tensor
+) -> tf.Tensor:
+    """What the layer's own operation gives, with gradients for its inputs and for the slice."""
+    is_depthwise = type(layer) is L.DepthwiseConv2D
+
+    @tf.custom_gradient
+    def multiplied(x: tf.Tensor, part: tf.Tensor) -> Any:
+        kept = x
+        if is_depthwise:
+            # all that is kept of the inputs; not of x alone: a cached prefix ends at x
+            kept = some.taken(tf.identity_n([x, part])[0], 3)
+
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            each = layer.depth_multiplier if is_depthwise else 1
+            chosen = some.taken(upstream, upstream.shape.rank - 1, each)
+            if type(layer) is L.Dense:
+                both = tf.identity_n([x, chosen])  # not of x alone: a cached prefix ends at x
+                flat = (tf.reshape(part, (-1, part.shape[-1])) for part in both)
+                of_x = tf.tensordot(upstream, kernel, [[-1], [1]])
+                return of_x, tf.matmul(*flat, transpose_a=True)
+            kind = "DepthwiseConv2dNative" if is_depthwise else "Conv2D"
+            of_input, of_kernel = (
+                getattr(tf.raw_ops, f"{kind}Backprop{by}") for by in ("Input", "Filter")
+            )
+            options = {"strides": [1, *layer.strides, 1], "padding": layer.padding.upper()}
+            return (
+                of_input(input_sizes=tf.shape(x), filter=kernel, out_backprop=upstream, **options),
+                of_kernel(
+                    input=kept, filter_sizes=part.shape.as_list(), out_backprop=chosen, **options
+                ),
+            )
+
+        return plain(x, kernel), gradient
+
+    return multiplied(x, tf.cast(some.variable, x.dtype))

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.files import quarter_of_memory
-from elastic_tf.train.inputs import batches
+from elastic_tf.train import batches
 
 READ = 64  # samples at a time
 _CHECKED = 1 << 20  # numbers

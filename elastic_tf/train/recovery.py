@@ -21,10 +21,9 @@ import tensorflow as tf
 from elastic_tf import arguments, stack
 from elastic_tf.files import to_json
 from elastic_tf.plan import Plan
-from elastic_tf.train import optimizers
-from elastic_tf.train.backup import state
-from elastic_tf.train.backup.slots import Slots, State
+from elastic_tf.train import optimizers, saved
 from elastic_tf.train.engine.mixin import ElasticMixin
+from elastic_tf.train.saved import Slots, State
 
 _LOWER = 0.5  # times the learning rate, after going back
 
@@ -164,10 +163,10 @@ class Recovery:
             )
         self._take_up_logs(found)
         if self._done:
-            items = state.metrics(self._model)
-            _check(found.data["metrics"], state.described(items, "metric"))
-            state.assign(items, found.arrays, "metric")
-        state.set_host_generators(found.data["random"])
+            items = saved.metrics(self._model)
+            _check(found.data["metrics"], saved.described(items, "metric"))
+            saved.assign(items, found.arrays, "metric")
+        saved.set_host_generators(found.data["random"])
         return self._done
 
     def steps_made(self, count: int, logs: dict[str, Any] | None) -> None:
@@ -201,10 +200,10 @@ class Recovery:
 
     def _go_on(self, found: State) -> None:
         data, model = found.data, self._model
-        items = state.variables(model)
+        items = saved.variables(model)
         _check(data["made_of"], self._made_of())
         model._elastic.fit_state = data["fit_state"]
-        state.assign(items, found.arrays, "variable")
+        saved.assign(items, found.arrays, "variable")
         epoch = self._data.epochs if self._is_over(data) else data["epoch"]
         self._scheduler.go_on(data["scheduler"], epoch)
         self._is_lowered = data["is_lowered"]
@@ -214,7 +213,7 @@ class Recovery:
             data["step"],
             data["steps"],
             arrived=self._scheduler.pass_over,
-            ready=lambda iterator: state.make_metrics(model, iterator),
+            ready=lambda iterator: saved.make_metrics(model, iterator),
         )
 
     def _is_over(self, data: dict[str, Any]) -> bool:
@@ -232,17 +231,17 @@ class Recovery:
             "loss": [_told(one) for one in tf.nest.flatten(self._model.loss)],
             "checksum of samples": None if rows is None else rows.samples.checksum,
             **self._scheduler.made_of(),
-            "callbacks": [type(one).__name__ for one, _ in state.remembering(self._callbacks)],
+            "callbacks": [type(one).__name__ for one, _ in saved.remembering(self._callbacks)],
             **self._optimizer,
-            **state.described(state.variables(self._model), "variable"),
+            **saved.described(saved.variables(self._model), "variable"),
         }
 
     def _write(self, *, is_finished: bool = False) -> None:
         """Write a backup; where that fails, the last good one stays and training goes on."""
         model = self._model
-        items = state.variables(model)
-        metrics = state.metrics(model) if self._done else []
-        memories, remembered = state.memories(self._callbacks)
+        items = saved.variables(model)
+        metrics = saved.metrics(model) if self._done else []
+        memories, remembered = saved.memories(self._callbacks)
         data = {
             "epoch": self._epoch,
             "step": self._done,
@@ -251,7 +250,7 @@ class Recovery:
             "is_finished": is_finished,
             "is_lowered": self._is_lowered,
             "made_of": self._made_of(),
-            "metrics": state.described(metrics, "metric"),
+            "metrics": saved.described(metrics, "metric"),
             "scheduler": self._scheduler.state(),
             "history": {
                 name: [np.asarray(value).tolist() for value in values]
@@ -260,16 +259,16 @@ class Recovery:
             "history_epochs": self._history.epoch,
             "callbacks": memories,
             "fit_state": model.fit_state,
-            "random": state.host_generators(),
+            "random": saved.host_generators(),
         }
 
         def arrays() -> Iterator[tuple[str, np.ndarray]]:
-            for item, (name, value) in zip(items, state.arrays(items, "variable")):
+            for item, (name, value) in zip(items, saved.arrays(items, "variable")):
                 is_weight = item.trainable and item.dtype.is_floating
                 if self._options.nan != "ignore" and is_weight and not np.isfinite(value).all():
                     raise FloatingPointError(f"NaN or infinity in '{item.name}'")
                 yield name, value
-            yield from state.arrays(metrics, "metric")
+            yield from saved.arrays(metrics, "metric")
             yield from remembered.items()
 
         self._since, self._written_at = 0, time.monotonic()
@@ -297,7 +296,7 @@ class Recovery:
                 f"{self._slots.said()}. Lower the learning rate, clip the gradients or look at the "
                 "data, and choose another directory."
             )
-        state.assign(state.variables(model), found.arrays, "variable")
+        saved.assign(saved.variables(model), found.arrays, "variable")
         rate.assign(_LOWER * rate)
         self._is_lowered = True
         model.reset_metrics()
@@ -313,7 +312,7 @@ class Recovery:
     def _take_up_logs(self, found: State) -> None:
         """What was reported so far, and what others made of it."""
         history = self._history
-        state.remind(self._callbacks, found.data["callbacks"], found.arrays)
+        saved.remind(self._callbacks, found.data["callbacks"], found.arrays)
         history.epoch = list(found.data["history_epochs"])
         history.history = {name: list(values) for name, values in found.data["history"].items()}
 

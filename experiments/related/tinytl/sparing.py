@@ -10,15 +10,11 @@ Source: Cai et al., TinyTL, NeurIPS 2020, Sec. 3.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from elastic_tf import stack
-from elastic_tf.stack import attributes
-from elastic_tf.train.engine.modes import folding, one_op
 
 L = tf.keras.layers
 _RELU6 = getattr(tf.keras.activations, "relu6", tf.nn.relu6)  # of Keras 3
@@ -86,43 +82,3 @@ def rectifier(layer: Any) -> tuple[float | None] | None:
 def can_spare(layer: Any) -> bool:
     """Whether it is a batch normalisation of the usual kind."""
     return type(layer) in stack.PLAIN_NORMALISATIONS and stack.normalises_last(layer)
-
-
-@contextlib.contextmanager
-def spared(model: tf.keras.Model, keeping: Collection[Any]) -> Iterator[None]:
-    """Let rectifiers and normalisations keep less while a step of a model is traced.
-
-    Those right before layers that are `keeping` their inputs anyway stay.
-    """
-    kept = {id(layer) for layer in keeping}
-    with contextlib.ExitStack() as changes:
-        for layer in model._flatten_layers():
-            if not any(id(one) in kept for one in stack.layers_behind(layer)):
-                changes.enter_context(attributes(layer, **_instead(layer)))
-        yield
-
-
-def _instead(layer: Any) -> dict[str, Callable[..., tf.Tensor]]:
-    """What stands in the place of a layer's attributes."""
-    cut = rectifier(layer)
-    if cut is not None:
-        return {"call": lambda inputs: masked_relu(inputs, cut[0])}
-    if can_spare(layer):
-        return {"call": tf.autograph.experimental.do_not_convert(_normalising(layer))}
-    if type(layer) in (L.Conv2D, L.DepthwiseConv2D, L.Dense) and layer.activation in _RELUS:
-        most = _RELUS[layer.activation]
-        return {"activation": lambda x: masked_relu(x, most)}
-    return {}
-
-
-def _normalising(layer: Any) -> Callable[..., tf.Tensor]:
-    folded = vars(layer).get("call")  # of a layer that is left out of training
-
-    def call(inputs: tf.Tensor, training: Any = None, mask: Any = None) -> tf.Tensor:
-        if folded is not None and folding.convolution_before(layer, inputs) is not None:
-            return folded(inputs, training=training, mask=mask)
-        if stack.uses_stored(layer, training):
-            return stored_normalization(layer, tf.cast(inputs, layer.compute_dtype))
-        return one_op.normalised(layer, inputs, training=training, mask=mask)
-
-    return call
