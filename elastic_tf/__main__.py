@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 from elastic_tf import __version__
 from elastic_tf.app.commands import commandline
 
-# Each is a module with a `Settings` and a `main`.
 COMMANDS = {
     "profile": "measure, once per device, what training each tensor of a model costs there",
     "forecast": "say what a training will take, before it runs",
@@ -23,19 +22,22 @@ COMMANDS = {
     "predict": "say what images show, by a finished training",
     "export": "write the network of a finished training for other programs",
     "compare": "compare methods at equal epochs and at equal seconds",
-    "plot": "draw a timing profile, or the course of trainings",
     "doctor": "check the installation, and say what to fix",
 }
-_OF_TRAINED = ("evaluate", "report", "predict", "export")
+# The page of `app.commands` that holds a command, where that is not called as the command is.
+_PAGES = {
+    **dict.fromkeys(("doctor", "profile", "forecast", "memory"), "before"),
+    **dict.fromkeys(("evaluate", "predict"), "trained"),
+}
 # What Keras loads where it is installed, for wrappers and pictures of its own and for data frames,
 # which no command has: two of the five seconds in which Keras starts.
 _SPARED = ("matplotlib", "pandas", "sklearn")
 
 
-def module(name: str) -> ModuleType:
-    """The module of a command."""
-    folder = "trained." if name in _OF_TRAINED else ""
-    return importlib.import_module(f"elastic_tf.app.commands.{folder}{name}")
+def command(name: str) -> Callable[..., Any]:
+    """The function of a command; beside it stands the dataclass of its options."""
+    page = importlib.import_module(f"elastic_tf.app.commands.{_PAGES.get(name, name)}")
+    return getattr(page, name)
 
 
 class Spared:
@@ -71,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.argv = [f"{program} {name}", *words[1:]]  # as a script of that name would see it
     if "tensorflow" not in sys.modules:
         sys.meta_path.insert(0, Spared)
-    commandline.run(module(name).main)
+    commandline.run(command(name))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import tensorflow as tf
 from measuring import CLASSES, MODELS, StepTimes, fresh, noise, of_models, random_mask
 
 import elastic_tf as et
-from elastic_tf.app.commands.training import harness
+from elastic_tf.app.commands import harness
 from elastic_tf.files import format_table
 
 ROUNDS, STEPS = 25, 4  # fits of each copy, steps of a fit

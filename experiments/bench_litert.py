@@ -67,7 +67,7 @@ def report(seconds: list[float]) -> None:
 def compiled() -> Any:
     """The network, ready to be trained."""
     import elastic_tf as et
-    from elastic_tf.app.commands.training import harness
+    from elastic_tf.app.commands import harness
 
     options = {"classes": CLASSES, "input_size": SIZE, "alpha": 0.75, "weights": None}
     return harness.compiled(et.zoo.build("mobilenet", **options), "adam", 4e-4)

@@ -31,7 +31,7 @@ import numpy as np
 import tensorflow as tf
 from measuring import DEVICE, StepTimes, allocated_bytes, fresh, noise, random_mask
 
-from elastic_tf.app.commands.training import harness
+from elastic_tf.app.commands import harness
 from elastic_tf.files import format_table, to_json
 
 MIB = 2**20

@@ -26,7 +26,7 @@ from measuring import (
 
 import elastic_tf as et
 from elastic_tf import stack
-from elastic_tf.app.commands.training import harness
+from elastic_tf.app.commands import harness
 from elastic_tf.files import format_table
 from elastic_tf.timing.attribution import attribute
 from elastic_tf.timing.step import StepFunction

@@ -32,9 +32,9 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 import numpy as np
 import tensorflow as tf
 
+from elastic_tf.app.commands import harness
 from elastic_tf.app.commands.commandline import option, parse, run
 from elastic_tf.app.commands.compare import interval
-from elastic_tf.app.commands.training import harness, sources
 from elastic_tf.files import format_table, write_json
 from elastic_tf.methods import baselines
 from elastic_tf.timing import describe_device
@@ -141,7 +141,7 @@ class Trials:
         if seed == self._seed or (settings.part == "test" and self._seed is not None):
             return
         share = 0.2 if settings.part == "validation" else 0.0
-        data = sources.load(
+        data = harness.images(
             settings.data,
             channels=3,
             image_size=settings.input_size,

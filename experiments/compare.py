@@ -5,4 +5,4 @@ from __future__ import annotations
 from elastic_tf.app.commands import commandline, compare
 
 if __name__ == "__main__":
-    commandline.run(compare.main)
+    commandline.run(compare.compare)

@@ -22,8 +22,8 @@ import tensorflow as tf
 
 from elastic_tf import plots
 from elastic_tf.app import runs
+from elastic_tf.app.commands import harness, recording
 from elastic_tf.app.commands.commandline import option, parse
-from elastic_tf.app.commands.training import harness, recording, sources
 from elastic_tf.files import format_table, to_json, write_json
 from elastic_tf.timing import describe_device
 
@@ -105,7 +105,7 @@ def accuracy(model: tf.keras.Model, data: et.data.ImageData) -> float:
 
 def other_domain(is_quick: bool = False) -> et.data.ImageData:
     """The digits as the network does not know them; a few of them where it is to be quick."""
-    data = sources.load(
+    data = harness.images(
         "digits:shifted",
         channels=1,
         image_size=IMAGE_SIZE,

@@ -17,7 +17,7 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.app.commands.training.sources import DOMAINS
+from elastic_tf.app.commands.harness import DOMAINS
 from elastic_tf.app.data.arrays import digits
 from elastic_tf.app.export import litert
 

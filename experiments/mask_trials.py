@@ -17,7 +17,7 @@ import tensorflow as tf
 from pretrain_digits import WEIGHTS
 
 import elastic_tf as et
-from elastic_tf.app.commands.training import harness, sources
+from elastic_tf.app.commands import harness
 
 # Pre-trained weights and photographs, where there are any.
 ASSETS = Path(
@@ -68,7 +68,7 @@ class State(NamedTuple):
 
 def cases() -> Iterator[Case]:
     """Digits with Adam and with momentum; birds with Adam where there are photographs."""
-    train, test = et.data.digits(image_size=32, shift=sources.DOMAINS["digits:shifted"])
+    train, test = et.data.digits(image_size=32, shift=harness.DOMAINS["digits:shifted"])
     digits = Case(
         name="digits, Adam",
         build=lambda: et.zoo.build("digits_resnet", classes=10, input_size=32, weights=WEIGHTS),

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import elastic_tf as et
-from elastic_tf.app.commands.training import harness
+from elastic_tf.app.commands import harness
 from elastic_tf.timing.step import StepFunction, time_anew
 from elastic_tf.train.batches import as_batch
 

@@ -16,8 +16,8 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 # isort: split
 import tensorflow as tf
 
+from elastic_tf.app.commands import harness
 from elastic_tf.app.commands.commandline import option, parse
-from elastic_tf.app.commands.training import harness
 
 WEIGHTS = Path(__file__).parent / "weights" / "digits_resnet.h5"
 IMAGE_SIZE = 32

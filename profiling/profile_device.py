@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_tf.app.commands import commandline, profile
+from elastic_tf.app.commands import before, commandline
 
 if __name__ == "__main__":
-    commandline.run(profile.main)
+    commandline.run(before.profile)

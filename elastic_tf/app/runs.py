@@ -1,15 +1,14 @@
-"""The directory of one run: settings, epochs, selections and result, readable at any moment.
+"""The directory of one run: settings, epochs and result, readable at any moment.
 
-`config.json` is written first, a line is added to `history.jsonl` when an epoch ends and to
-`selections.jsonl` when a selection is made, `result.json` comes last. A line that a crash cut off
-is passed over when the run is read, and removed when it is continued. One process writes at a time;
-any number may read. Whoever wrote the files, they are data alone.
+`config.json` is written first, a line is added to `history.jsonl` when an epoch ends, `result.json`
+comes last. A line that a crash cut off is passed over when the run is read, and removed when it is
+continued. One process writes at a time; any number may read. Whoever wrote the files, they are data
+alone.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
@@ -20,10 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from elastic_tf import arguments
-from elastic_tf.arguments import brief
 from elastic_tf.files import (
     append_line,
     claim,
@@ -33,7 +29,6 @@ from elastic_tf.files import (
     parse_json,
     read_bytes,
     to_json,
-    to_ranges,
     write_json,
     write_text,
 )
@@ -41,7 +36,6 @@ from elastic_tf.plan import Plan
 from elastic_tf.timing import describe_device
 
 _PACKAGES = ("elastic_tf", "tensorflow", "keras", "tf_keras", "numpy", "keras-cv")
-_DIGITS = 6  # significant digits of an importance in a file
 _MOST_BYTES = 256 << 20  # of all lines together; an epoch takes less than 1 KB
 
 NETWORK = "network.keras"  # in a run's directory: the file that `train --model` named
@@ -64,7 +58,6 @@ class Run:
         path: the directory.
         config: what `config.json` holds: `settings`, `seed`, `versions`, `device`, `started`.
         history: one dict for each finished epoch.
-        selections: one dict for each selection; `mask` bool and `importance` float64, shape (N,).
         result: what `finish` was given; None before.
     """
 
@@ -79,8 +72,8 @@ class Run:
         with _named(file):
             self.config = _object(read_bytes(file))
             arguments.instance("settings", self.config.get("settings"), dict, "an object")
-        self.history = _read_lines(self.path / "history.jsonl")
-        self.selections = _read_lines(self.path / "selections.jsonl")
+        self._lines = self.path / "history.jsonl"
+        self.history = _read_lines(self._lines)
         with _named(result):
             self.result: Any = _object(read_bytes(result)) if result.exists() else None
         self._claim = contextlib.ExitStack()
@@ -88,23 +81,8 @@ class Run:
     def append_epoch(self, epoch: Mapping[str, Any]) -> None:
         """Add a finished epoch; its number, from 1, is put in unless it is given."""
         data = to_json({"epoch": len(self.history) + 1, **epoch})
-        append_line(self.path / "history.jsonl", json.dumps(data, allow_nan=False))
+        append_line(self._lines, json.dumps(data, allow_nan=False))
         self.history.append(data)
-
-    def append_selection(self, record: Any) -> None:
-        """Add a selection: a record of `ElasticCallback.selections`; its epoch counts from 1."""
-        worth = [float(f"{value:.{_DIGITS}g}") for value in np.asarray(record.importance)]
-        data = {
-            **_scalars(record),
-            "epoch": record.epoch + 1,
-            "selection": _scalars(record.selection),
-            "count": len(record.mask),
-            "mask": to_ranges(record.mask),
-            "importance": to_json(worth),
-        }
-        found = _with_arrays(data)
-        append_line(self.path / "selections.jsonl", json.dumps(data, allow_nan=False))
-        self.selections.append(found)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result of the run."""
@@ -138,21 +116,11 @@ class Run:
         model.load_weights(path)
 
     def go_back(self, epochs: int) -> None:
-        """Forget what was recorded after so many epochs, if anything was."""
-        if len(self.history) > epochs:
-            self.history = self.history[:epochs]
-            self._cut()
-
-    def _cut(self) -> None:
-        """Leave in the files what is known: no selections of epochs that did not end."""
-        done = len(self.history)
-        self.selections = [item for item in self.selections if item.get("epoch", 1) <= done]
-        for name, keep in (("history", done), ("selections", len(self.selections))):
-            file = self.path / f"{name}.jsonl"
-            if file.is_file():
-                lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
-                if lines[keep:] != [""]:
-                    write_text(file, "".join(f"{line}\n" for line in lines[:keep]))
+        """Forget what was recorded after so many epochs, and a line that was cut off."""
+        self.history = self.history[:epochs]
+        text = "".join(f"{json.dumps(epoch)}\n" for epoch in self.history)
+        if self._lines.is_file() and self._lines.read_bytes() != text.encode():
+            write_text(self._lines, text)
 
 
 def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
@@ -199,7 +167,7 @@ def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
             )
         if run.result is None:  # or else nothing will be written
             run._claim = claimed.pop_all()
-            run._cut()
+            run.go_back(len(run.history))
     return run
 
 
@@ -255,15 +223,8 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     return ""
 
 
-def _scalars(data: Any) -> dict[str, Any]:
-    """The fields of a dataclass that hold one value."""
-    values = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
-    single = (bool, int, float, str, np.generic, type(None))
-    return {name: to_json(value) for name, value in values.items() if isinstance(value, single)}
-
-
 def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file, with arrays; a last one that was cut off is passed over."""
+    """The whole lines of a file."""
     if not path.exists():
         return []
     with _named(path):
@@ -272,26 +233,8 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
     found = []
     for number, line in enumerate(lines, start=1):
         with _named(path, f" in line {number}"):
-            try:
-                data = _object(line)
-            except (ValueError, TypeError):
-                if number == len(lines):
-                    break
-                raise
-            if type(data.get("epoch", 0)) is not int:
-                raise ValueError(f"has the epoch {brief(data['epoch'])}")
-            found.append(_with_arrays(data) if path.stem == "selections" else data)
+            found.append(_object(line))
     return found
-
-
-def _with_arrays(line: dict[str, Any]) -> dict[str, Any]:
-    """A selection with mask and importance as they are used."""
-    worth = line.get("importance")
-    mask = from_ranges(line.get("mask", ()), line.get("count", -1))
-    importance = np.array(worth, np.float64)  # None becomes NaN
-    if importance.shape != mask.shape:
-        raise ValueError(f"`importance` must be a list of {len(mask)}. Received: {brief(worth)}.")
-    return {**line, "mask": mask, "importance": importance}
 
 
 @contextlib.contextmanager

@@ -42,5 +42,5 @@ def elastic(arrays, tmp_path_factory):
     said = io.StringIO()
     with smaller(), contextlib.redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
         patch.setattr(et, "profile_model", lambda *_, **__: profile)
-        run = train.main(words)
+        run = train.train(words)
     return run, words, said.getvalue()

@@ -17,9 +17,8 @@ import pytest
 
 from elastic_tf import __main__ as program
 from elastic_tf.app import zoo
-from elastic_tf.app.commands import commandline, options, train
+from elastic_tf.app.commands import commandline, harness, train
 from elastic_tf.app.commands.commandline import option, parse, words_of
-from elastic_tf.app.commands.training import sources
 from elastic_tf.app.data.pipelines import AUGMENTATIONS
 from elastic_tf.methods import baselines
 from elastic_tf.train import optimizers
@@ -72,13 +71,13 @@ def test_help_explains_every_field_and_keeps_the_example(capsys):
 
 
 def test_help_names_what_there_is():
-    assert options.MODELS == zoo.NAMES
-    assert options.METHODS == baselines.NAMES
-    assert options.OPTIMIZERS == optimizers.NAMES
-    assert options.DIGITS == tuple(sources.DOMAINS)
-    assert set(options.AUGMENTATIONS) == set(AUGMENTATIONS)
+    assert train.MODELS == zoo.NAMES
+    assert train.METHODS == baselines.NAMES
+    assert train.OPTIMIZERS == optimizers.NAMES
+    assert train.DIGITS == tuple(harness.DOMAINS)
+    assert set(train.AUGMENTATIONS) == set(AUGMENTATIONS)
     within = [name for name in baselines.NAMES if baselines.get(name).needs_profile]
-    assert within == list(options.WITHIN_RHO)
+    assert within == list(train.WITHIN_RHO)
 
 
 def test_refusals_and_missing_files_are_one_line_and_other_errors_keep_their_traceback(
@@ -99,7 +98,7 @@ def test_refusals_and_missing_files_are_one_line_and_other_errors_keep_their_tra
 def test_refusals_have_the_names_of_options(capsys):
     for words in ("--rho 0 --out o --data digits", "--input-size 0 --out o --data digits"):
         with pytest.raises(SystemExit, match="2"):
-            commandline.run(lambda words=words: train.main(words.split()))
+            commandline.run(lambda words=words: train.train(words.split()))
         assert f"error: {words.split()[0]} must" in capsys.readouterr().err
 
 

@@ -34,7 +34,7 @@ def made(settings, run, right=None):
 def compared(out, launch, more=""):
     words = "--data digits --model digits_resnet --weights none --epochs 4 --rates 1e-5,1e-4,1e-3"
     words += f" --methods full,traditional_tl,elastic@0.5 --profile {out}/profile.json --out {out}"
-    return compare.main(f"{words} {more}".split(), launch)
+    return compare.compare(f"{words} {more}".split(), launch)
 
 
 def by_method(result, table):

@@ -11,9 +11,7 @@ from tiny_runs import TRAINING
 
 import elastic_tf as et
 from elastic_tf.app import runs
-from elastic_tf.app.commands import plot, train
-from elastic_tf.app.commands.trained import evaluate, network, predict, report
-from elastic_tf.app.commands.training import recording
+from elastic_tf.app.commands import recording, report, train, trained
 from elastic_tf.train import recovery, saved
 
 
@@ -23,15 +21,15 @@ def words(arrays, out, more=""):
 
 def test_train_writes_a_whole_run_directory_within_the_budget(elastic):
     run, _, _ = elastic
-    names = "config.json profile.json history.jsonl selections.jsonl result.json model.weights.h5"
+    names = "config.json profile.json history.jsonl result.json model.weights.h5"
     assert {path.name for path in run.path.iterdir()} == {*names.split(), "run.lock"}
     loaded = runs.load(run.path)
     assert [epoch["epoch"] for epoch in loaded.history] == [1, 2]
-    assert [selection["epoch"] for selection in loaded.selections] == [1, 2]
     assert loaded.config["settings"]["rho"] == 0.7
-    for selection in loaded.selections:
-        assert selection["mask"][-2:].all()  # the head stays trained
-        assert selection["predicted_ratio"] <= 0.7
+    profile = et.TimingProfile.load(run.path / "profile.json")
+    for plan in runs.trained_plans(loaded.history):
+        assert plan.mask[-2:].all()  # the head stays trained
+        assert profile.step_time(plan.mask) <= 0.7 * profile.t_full
 
 
 def test_train_says_what_came_out(elastic):
@@ -47,7 +45,7 @@ def test_train_ends_with_the_command_that_writes_a_page(elastic):
     run, _, said = elastic
     _, module, package, name, *given = shlex.split(said.splitlines()[-1].partition(": ")[2])
     assert (module, package, name) == ("-m", "elastic_tf", "report")
-    path = report.main(given)
+    path = report.report(given)
     assert path == run.path / "report.html"
     path.unlink()
 
@@ -58,17 +56,17 @@ def stored(path):
 
 def test_train_prints_a_finished_run_again_and_refuses_the_directory_of_another(elastic, capsys):
     run, given, _ = elastic
-    assert train.main(given).result == run.result
+    assert train.train(given).result == run.result
     assert "Finished before" in capsys.readouterr().out
     with pytest.raises(ValueError, match="'learning_rate'.*0.001.*0.5"):
-        train.main([*given, "--learning-rate", "0.5"])
+        train.train([*given, "--learning-rate", "0.5"])
 
 
 def test_a_training_that_harms_ends_with_its_solved_head(arrays, tmp_path, capsys):
     words = [*TRAINING.split(), "--data", str(arrays), "--out", str(tmp_path / "run")]
     words += "--method full --learning-rate 5 --optimizer sgd --epochs 1".split()
     words.remove("--quiet")
-    run = train.main(words)
+    run = train.train(words)
     first, found = run.history[0]["head_accuracy"], run.result
     assert found["validation_accuracy"] >= max(first, *(e["val_accuracy"] for e in run.history))
     assert f"Validation: head {first:.1%}, now" in capsys.readouterr().out
@@ -91,13 +89,12 @@ def test_train_goes_on_where_it_was_interrupted(elastic, arrays, tmp_path, monke
     for name, instead in (("TrainingClock", Broken), ("summary", broken)):
         with monkeypatch.context() as patch, pytest.raises(InterruptedError):
             patch.setattr(recording, name, instead)
-            train.main(given)
+            train.train(given)
     path = tmp_path / "run" / "model.weights.h5"
     before = stored(path)
-    run = train.main(given)
+    run = train.train(given)
     np.testing.assert_equal(stored(path), before)
     assert [epoch["epoch"] for epoch in run.history] == [1, 2]
-    assert [selection["epoch"] for selection in run.selections] == [1, 2]
     assert run.result["epochs"] == 2
     assert not (run.path / "backup").exists()
 
@@ -124,13 +121,13 @@ def test_train_goes_on_after_a_kill_at_any_moment(
 
         with monkeypatch.context() as patch, pytest.raises(Kill):
             patch.setattr(place, name, counted)
-            train.main(given("cut"))
+            train.train(given("cut"))
 
-    expected = train.main(given("whole"))
+    expected = train.train(given("whole"))
     moments = [(saved, "_add", 4), (recovery.Recovery, "epoch_begins", 2), (saved, "_add", 60)]
     for moment in [*moments, (os, "replace", 2), (runs.Run, "save_weights", 1)]:
         killed(*moment)
-    found = train.main(given("cut"))
+    found = train.train(given("cut"))
     for key in ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "trained"):
         assert [e[key] for e in found.history] == [e[key] for e in expected.history], key
     for key in ("accuracy", "validation_accuracy", "kept_epoch", "epochs"):
@@ -149,38 +146,38 @@ def test_a_run_goes_on_from_another_place_and_with_other_words_for_it(arrays, tm
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Kill):
         patch.setattr(runs.Run, "save_weights", broken)
-        train.main(words(arrays, tmp_path / "run", "--method full"))
+        train.train(words(arrays, tmp_path / "run", "--method full"))
     shutil.copytree(tmp_path / "run", tmp_path / "moved")  # this process holds the lock of `run`
     (tmp_path / "moved" / "run.lock").unlink()
     given = words(arrays, f"{tmp_path}/./moved", "--method full")
     given.remove("--quiet")
-    run = train.main(given)
+    run = train.train(given)
     assert [epoch["epoch"] for epoch in run.history] == [1, 2] and run.result["epochs"] == 2
 
 
 def test_a_training_that_gets_no_better_ends_early(arrays, tmp_path):
     more = "--method full --patience 2 --schedule constant --learning-rate 1e-12 --validation 0.3"
     given = words(arrays, tmp_path / "run", f"{more} --epochs 9")
-    run = train.main(given)
+    run = train.train(given)
     assert len(run.history) == run.result["epochs"] == 3 and run.config["settings"]["epochs"] == 9
-    assert train.main(given).result == run.result
+    assert train.train(given).result == run.result
 
 
 def test_seconds_take_the_place_of_rho_and_nothing_is_measured_before(arrays, tmp_path, capsys):
     given = words(arrays, tmp_path / "run", "--method elastic --seconds 600 --epochs 2")
-    run = train.main(given)
+    run = train.train(given)
     found = run.result
     assert found["epochs"] == len(run.history) == 2 and found["steps"] == 6
     assert found["predicted_ratio"] == pytest.approx(1.0)  # there is time for everything
     assert found["validation_accuracy"] >= found["head_accuracy"]
     assert sum(found["seconds"].values()) == pytest.approx(found["training_seconds"])
-    points = plot.course(run)
+    points = report.course(run)
     assert points[0][1] == found["head_accuracy"] and len(points) == 4
     assert points[-1] == (found["training_seconds"], found["validation_accuracy"])
     assert [x for x, _ in points] == sorted(x for x, _ in points)
     assert f"On the test images: {found['accuracy']:.1%}" in capsys.readouterr().out
     assert stored(tmp_path / "run" / "model.weights.h5")
-    assert train.main(given).result == found
+    assert train.train(given).result == found
 
 
 def test_a_network_of_ones_own_is_trained_from_a_folder_of_classes(tmp_path, capsys):
@@ -195,15 +192,15 @@ def test_a_network_of_ones_own_is_trained_from_a_folder_of_classes(tmp_path, cap
             picture = np.full((9, 9, 3), colour + k, np.uint8)
             tf.keras.utils.save_img(images / name / f"{k}.png", picture, scale=False)
     given = f"--model {file} --data {images} --out {tmp_path / 'run'} --batch-size 4 --quiet"
-    run = train.main([*given.split(), "--seconds", "600", "--epochs", "1"])
+    run = train.train([*given.split(), "--seconds", "600", "--epochs", "1"])
     assert f"Images become 16 x 16 pixels, as '{file}' takes them" in capsys.readouterr().out
-    head = network.load(run.path).network().layers[-1]
+    head = trained.load(run.path).network().layers[-1]
     assert [one.shape for one in head.get_weights()] == [(4, 2), (2,)]  # in the place of its own
     assert run.config["settings"]["input_size"] == 16 and run.result["accuracy"] == 1.0
     file.unlink()  # the run holds it
-    found = evaluate.main(["--run", str(run.path)])
+    found = trained.evaluate(["--run", str(run.path)])
     assert found["accuracy"] == 1.0 and "of 4 test images" in capsys.readouterr().out
-    predict.main(["--run", str(run.path), str(images / "light" / "3.png")])
+    trained.predict(["--run", str(run.path), str(images / "light" / "3.png")])
     assert "3.png: light " in capsys.readouterr().out
 
 
@@ -215,20 +212,20 @@ def test_seconds_that_are_interrupted_leave_the_best_weights(arrays, tmp_path, m
 
     with monkeypatch.context() as patch:
         patch.setattr(recording.TrainingClock, "on_train_batch_end", interrupted)
-        first = train.main(given)
+        first = train.train(given)
     assert (first.result["epochs"], first.result["steps"]) == (0, 0)
     assert first.result["validation_accuracy"] == first.result["head_accuracy"]
     assert stored(tmp_path / "run" / "model.weights.h5")
     (tmp_path / "run" / "result.json").unlink()  # as if it had been killed
     (tmp_path / "run" / "history.jsonl").write_text('{"epoch": 1, "seconds": 1.0}\n')
-    run = train.main(given)  # begins anew
+    run = train.train(given)  # begins anew
     assert run.result["epochs"] == 3 and [epoch["epoch"] for epoch in run.history] == [1, 2, 3]
 
 
 def test_too_few_seconds_leave_the_solved_head(arrays, tmp_path):
     given = words(arrays, tmp_path / "run", "--method elastic --seconds 1e-3")
     with pytest.warns(UserWarning, match="must suffice to train.*Received: 0.001"):
-        found = train.main(given).result
+        found = train.train(given).result
     assert found["epochs"] == 0 and found["seconds"]["head"] > 0 and 0 <= found["accuracy"] <= 1
     assert stored(tmp_path / "run" / "model.weights.h5")
 
@@ -236,11 +233,11 @@ def test_too_few_seconds_leave_the_solved_head(arrays, tmp_path):
 def test_train_keeps_to_memory(arrays, tmp_path):
     more = "--method elastic --rho 1 --memory"
     with pytest.raises(ValueError, match="smallest feasible limit is") as refused:
-        train.main(words(arrays, tmp_path / "refused", f"{more} 1000"))
+        train.train(words(arrays, tmp_path / "refused", f"{more} 1000"))
     smallest = str(refused.value).partition("limit is ")[2].partition(",")[0]
     given = f"{more} {shlex.quote(smallest)} --epochs 1"
-    run = train.main(words(arrays, tmp_path / "run", given))
-    assert not run.selections[0]["mask"].all()
+    run = train.train(words(arrays, tmp_path / "run", given))
+    assert not runs.trained_plans(run.history)[0].mask.all()
 
 
 @pytest.mark.parametrize(
@@ -258,7 +255,7 @@ def test_train_keeps_to_memory(arrays, tmp_path):
 def test_train_refuses_options_that_do_not_fit(more, received, arrays, elastic, tmp_path):
     more = more.replace("PROFILE", shlex.quote(str(elastic[0].path / "profile.json")))
     with pytest.raises(ValueError, match=received):
-        train.main([*words(arrays, tmp_path / "run"), *shlex.split(more)])
+        train.train([*words(arrays, tmp_path / "run"), *shlex.split(more)])
 
 
 @pytest.mark.parametrize("more", ["--method full", "--method elastic --seconds 600"])
@@ -271,7 +268,9 @@ def test_balanced_classes_weigh_alike(more, tmp_path, monkeypatch):
     monkeypatch.setattr(
         et.Samples, "weighted", lambda self, given: found.append(given) or of_class(self, given)
     )
-    run = train.main(words(tmp_path / "few.npz", tmp_path / "run", f"{more} --balanced --epochs 1"))
+    run = train.train(
+        words(tmp_path / "few.npz", tmp_path / "run", f"{more} --balanced --epochs 1")
+    )
     (weights,) = found
     assert weights == pytest.approx({0: 0.6, 1: 3.0}) and run.result["accuracy"] == 1.0
 
@@ -279,10 +278,10 @@ def test_balanced_classes_weigh_alike(more, tmp_path, monkeypatch):
 def test_a_network_is_trained_further_from_the_weights_of_a_run(elastic, arrays, tmp_path):
     run, given, _ = elastic
     with pytest.raises(ValueError, match=r"'epochs': 2 in.*further with --weights '.*weights.h5'"):
-        train.main([*given, "--epochs", "4"])
+        train.train([*given, "--epochs", "4"])
     more = words(arrays, tmp_path / "more", "--method full --epochs 1")
     more += ["--weights", str(run.path / "model.weights.h5")]
-    assert train.main(more).result["epochs"] == 1
+    assert train.train(more).result["epochs"] == 1
 
 
 def test_the_rate_rises_to_the_one_given_and_falls_to_zero():

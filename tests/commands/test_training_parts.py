@@ -5,14 +5,15 @@ import pytest
 from networks import crossentropy, images, network
 
 from elastic_tf.app import runs
-from elastic_tf.app.commands.training import recording, sources
+from elastic_tf.app.commands import harness, recording
+from elastic_tf.app.commands.train import Step
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
 from elastic_tf.train.engine import modes
 
 
 def load(source, **options):
-    return sources.load(
+    return harness.images(
         str(source), **{"channels": 3, "image_size": 16, "batch_size": 4, **options}
     )
 
@@ -26,11 +27,11 @@ def saved(path, channels=1, size=8, scale=1.0):
 
 
 def test_domains_of_the_digits_differ_and_have_the_channels_of_the_model():
-    found = [load(name, channels=k) for name, k in zip(sources.DOMAINS, (1, 3, 1, 3))]
+    found = [load(name, channels=k) for name, k in zip(harness.DOMAINS, (1, 3, 1, 3))]
     shapes = [tuple(one.test.element_spec[0].shape[1:]) for one in found]
     assert shapes == [(16, 16, 1), (16, 16, 3)] * 2
     first = [next(iter(one.test))[0].numpy()[..., :1].tobytes() for one in found]
-    assert len(set(first)) == len(sources.DOMAINS)
+    assert len(set(first)) == len(harness.DOMAINS)
 
 
 def test_arrays_become_images_of_the_models_size(tmp_path):
@@ -100,3 +101,11 @@ def test_history_holds_seconds_and_what_was_trained(tmp_path, model):
     for epoch in found:
         assert epoch["seconds"] > epoch["evaluation_seconds"] == 0 and epoch["steps"] > 0
         assert epoch["trained"] == [[0, epoch["tensors"] - 1]]
+
+
+def test_classes_are_counted_in_the_images(arrays, tmp_path):
+    for name in ("train/a", "train/b", "train/c", "test/a", "test/b", "test/c"):
+        (tmp_path / name).mkdir(parents=True)
+    step = Step(model="digits_resnet", input_size=16)
+    sources = (arrays, tmp_path, "digits", "tfds:cifar100")
+    assert [harness.counts(step, str(one))[0] for one in sources] == [2, 3, 10, 100]

@@ -34,14 +34,13 @@ from faults.mutations import mutated_bytes, mutated_json
 from elastic_tf.app import runs
 from elastic_tf.app.commands import commandline
 from elastic_tf.app.commands.commandline import option
-from elastic_tf.choose.records import SelectionRecord
 from elastic_tf.files import write_json
 from elastic_tf.timing.profile import TensorSpec
 from elastic_tf.train.saved import Slots
 
 SLOW = 1.0  # seconds of computing that no input may take, whatever else the machine does
 BACKUP_SHARE = 0.1  # of the inputs, beside those of profiles and runs
-RUN_FILES = ("config.json", "history.jsonl", "selections.jsonl", "result.json")
+RUN_FILES = ("config.json", "history.jsonl", "result.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,13 +93,7 @@ def profile_target(folder: Path) -> Target:
 def run_targets(folder: Path) -> list[Target]:
     """One target for each file of a run; the others stay as they are."""
     run = runs.create(folder / "run", {"seed": 3, "rho": 0.5, "shape": (4, 8)})
-    profile = et.TimingProfile.from_chain(t_dw=[1.0, 2.0], t_dy=[3.0, 0.0], t_forward=5.0)
-    importance = np.array([0.5, -0.25])
-    chosen = et.select_tensors(importance, profile, 0.9)
-    told = {"importance": importance, "predicted_ratio": 0.8}
-    told |= {"seconds_importance": 1.0, "seconds_solve": 0.1}
     for epoch in range(2):
-        run.append_selection(SelectionRecord(epoch=epoch, rho=0.9, selection=chosen, **told))
         run.append_epoch({"loss": 1.0 / (epoch + 1), "trained": [[0, 1]], "tensors": 2})
     run.finish({"accuracy": 0.5, "class_names": ["ä", "b"]})
 
@@ -108,9 +101,6 @@ def run_targets(folder: Path) -> list[Target]:
         found = runs.load(run.path)
         assert isinstance(found.config["settings"], dict)
         assert all(isinstance(epoch, dict) for epoch in found.history)
-        for item in found.selections:
-            assert item["mask"].dtype == bool and item["importance"].dtype == np.float64
-            assert item["mask"].shape == item["importance"].shape
         assert found.result is None or isinstance(found.result, dict)
 
     files = [run.path / name for name in RUN_FILES]

@@ -24,9 +24,8 @@ import elastic_tf as et  # before TensorFlow: it quiets its start-up
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf.app.commands import commandline
+from elastic_tf.app.commands import commandline, harness
 from elastic_tf.app.commands.commandline import option
-from elastic_tf.app.commands.training import harness
 from elastic_tf.files import format_table, write_json
 
 WEIGHTS = Path(__file__).resolve().parents[2] / "experiments" / "weights" / "digits_resnet.h5"

@@ -15,8 +15,7 @@ import pytest
 from pages import DOCS, PAGES, ROOT, TEXTS
 
 import elastic_tf as et
-from elastic_tf.__main__ import COMMANDS
-from elastic_tf.__main__ import module as command
+from elastic_tf.__main__ import COMMANDS, command
 from elastic_tf.choose.records import COLUMNS
 from elastic_tf.files import described
 from elastic_tf.methods import baselines
@@ -178,9 +177,9 @@ def test_commands_take_the_options_that_they_are_given(page: Path) -> None:
         found = re.search(r"(?:python -m elastic_tf|elastic-tf) (\w+) ([^`]*)", line)
         if found is None or found[1] not in COMMANDS:
             continue
-        fields = command(found[1]).Settings.__dataclass_fields__
+        page = inspect.getmodule(command(found[1]))
+        fields = getattr(page, found[1].capitalize()).__dataclass_fields__
         taken = {f"--{name.replace('_', '-')}" for name in fields}
-        taken |= {field.metadata.get("alias") for field in fields.values()}
         words = shlex.split(found[2].partition("#")[0], posix=False)
         assert {word for word in words if word.startswith("--")} <= {*taken, "--help"}, line
 

@@ -9,27 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elastic_tf.callback import SelectionRecord
-from elastic_tf.plan import Plan
 from elastic_tf.app import runs
-from elastic_tf.choose.selection import select_tensors
-from elastic_tf.timing.profile import TimingProfile
 
 CONFIG = {"method": "elastic", "rho": 0.5, "seed": 3, "shape": (4, 8), "out": Path("x")}
-
-
-def record(epoch: int = 0) -> SelectionRecord:
-    importance = np.array([0.12345678, 1.0, -2e-7, 3.0, 1e9])
-    profile = TimingProfile.from_chain(t_dw=[1.0] * 5, t_dy=[1.0] * 5, t_forward=5.0)
-    return SelectionRecord(
-        epoch=epoch,
-        rho=0.7,
-        selection=select_tensors(importance, profile, 0.7),
-        importance=importance,
-        predicted_ratio=0.66,
-        seconds_importance=1.5,
-        seconds_solve=0.01,
-    )
 
 
 def test_create_writes_the_config_with_versions_seed_and_device(tmp_path):
@@ -40,12 +22,11 @@ def test_create_writes_the_config_with_versions_seed_and_device(tmp_path):
     assert written["seed"] == 3
     assert written["versions"]["tensorflow"] == tf.__version__
     assert written["device"]["cores"] >= 1
-    assert (run.history, run.selections, run.result) == ([], [], None)
+    assert (run.history, run.result) == ([], None)
 
 
-def test_epochs_selections_and_result_come_back(tmp_path):
+def test_epochs_and_result_come_back(tmp_path):
     run = runs.create(tmp_path, CONFIG)
-    run.append_selection(record())
     run.append_epoch({"loss": np.float32(0.5), "accuracy": tf.constant(0.25), "steps": np.int64(7)})
     run.append_epoch({"loss": float("nan"), "per_class": np.array([[1, 2]])})
     run.finish({"accuracy": np.float64(0.5), "path": tmp_path})
@@ -56,13 +37,6 @@ def test_epochs_selections_and_result_come_back(tmp_path):
         {"epoch": 2, "loss": None, "per_class": [[1, 2]]},
     ]
     assert again.result == {"accuracy": 0.5, "path": str(tmp_path)}
-    (selection,) = again.selections
-    np.testing.assert_array_equal(selection["mask"], record().mask)
-    assert selection["mask"].dtype == bool
-    np.testing.assert_array_equal(selection["importance"], [0.123457, 1.0, -2e-7, 3.0, 1e9])
-    assert selection["predicted_ratio"] == 0.66
-    assert selection["seconds_importance"] == 1.5
-    assert selection["selection"]["time"] == record().selection.time
 
 
 def test_weights_come_back_or_are_refused_and_the_old_ones_stay_where_the_disk_is_full(tmp_path):
@@ -117,29 +91,21 @@ def test_other_settings_are_refused_with_the_first_difference(tmp_path, change, 
 
 
 def test_other_settings_start_anew_where_no_epoch_was_finished(tmp_path):
-    runs.create(tmp_path, CONFIG).append_selection(record())
+    runs.create(tmp_path, CONFIG)
     run = runs.create(tmp_path, {**CONFIG, "seed": 5})
     assert run.config["settings"]["seed"] == 5
-    assert runs.load(tmp_path).selections == []
 
 
 def test_a_half_line_is_passed_over_and_removed_when_continued(tmp_path):
     run = runs.create(tmp_path, CONFIG)
     run.append_epoch({"loss": 1.0})
-    run.append_selection(record(epoch=0))
-    run.append_selection(record(epoch=1))  # made for an epoch that did not end
     with open(tmp_path / "history.jsonl", "a") as file:
         file.write('{"epoch": 1, "lo')
-    with open(tmp_path / "selections.jsonl", "a") as file:
-        file.write('{"epoch": 1')
     assert len(runs.load(tmp_path).history) == 1
-    assert len(runs.load(tmp_path).selections) == 2
     again = runs.create(tmp_path, CONFIG)
     again.append_epoch({"loss": 0.5})
-    again.append_selection(record(epoch=1))
     read = runs.load(tmp_path)
     assert [epoch["loss"] for epoch in read.history] == [1.0, 0.5]
-    assert [selection["epoch"] for selection in read.selections] == [1, 2]
 
 
 def test_damaged_files_are_named(tmp_path):

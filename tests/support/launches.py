@@ -9,10 +9,10 @@ class Launches:
     """Stands in for `compare.launched`; `made` writes what a training would."""
 
     def __init__(self, made) -> None:
-        self.trained: list[train.Settings] = []  # of the runs that were launched
+        self.trained: list[train.Train] = []  # of the runs that were launched
         self._made = made
 
     def __call__(self, arguments, log) -> None:
-        settings = parse(train.Settings, "", arguments)
+        settings = parse(train.Train, "", arguments)
         self.trained.append(settings)
         self._made(settings, runs.create(settings.out, settings))

@@ -1,5 +1,4 @@
-"""What `python -m elastic_tf` does: a dataclass of options and a `main` for each command.
+"""What `python -m elastic_tf` does: each command is a function, `train`, of its options, `Train`.
 
-Modules of commands load TensorFlow after they have read their words. The library never imports from
-here.
+It loads TensorFlow after it has read its words. The library never imports from here.
 """

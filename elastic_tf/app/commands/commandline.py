@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
 import re
 import sys
 import traceback
@@ -31,13 +32,15 @@ def option(default: Any = dataclasses.MISSING, *, help: str, **more: Any) -> Any
     return dataclasses.field(default=None if required else default, metadata=metadata)
 
 
-def parse(kind: type[Settings], description: str, arguments: Sequence[str] | None) -> Settings:
+def parse(
+    kind: type[Settings], description: str | None, arguments: Sequence[str] | None
+) -> Settings:
     """Settings from a command line, of the program if `arguments` are None; ends it if refused.
 
     A `bool` is a flag, `T | None` is given as a T, `tuple[T, ...]` as one T or several.
     """
     parser = Parser(
-        description=description.replace("::\n", ":\n"),
+        description=inspect.cleandoc(description or "").replace("::\n", ":\n"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

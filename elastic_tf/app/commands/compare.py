@@ -1,23 +1,4 @@
-r"""Compare methods: at equal epochs and at equal seconds, each at the learning rate that suits it.
-
-Example::
-
-    python -m elastic_tf compare --data birds --model mobilenet --alpha 0.75 \
-        --weights mobilenet.h5 --input-size 128 \
-        --methods full,traditional_tl,random@0.5,elastic@0.5 \
-        --reference elastic@0.5 --out runs/birds
-
-Every training is a run of the command `train` in a directory of its own: an interrupted comparison
-goes on where it stopped. All methods start from the same head, solved in closed form. The learning
-rate of a method is the one of `--rates` with the best accuracy on the validation parts in the mean
-over all seeds, of equal ones the one with the smaller loss there; all methods train at the same
-rates with the same seeds. The accuracies in the tables are those on the test images, which are
-looked at once, at the end of each training.
-
-Seconds are those that passed, evaluation not counted: let nothing else run beside. At equal seconds
-each method trains, on a schedule of its own, as many epochs as fit into the seconds of the
-reference, where 3 % more counts as equal, or into those of `--budget`.
-"""
+"""The command `compare`."""
 
 from __future__ import annotations
 
@@ -34,9 +15,8 @@ import numpy as np
 
 from elastic_tf import __version__
 from elastic_tf.app import runs
-from elastic_tf.app.commands import train
 from elastic_tf.app.commands.commandline import option, parse, words_of
-from elastic_tf.app.commands.options import Adaptation
+from elastic_tf.app.commands.train import Adaptation, Train
 from elastic_tf.files import directory, format_table, now, to_json, write_json
 from elastic_tf.timing import describe_device
 
@@ -44,8 +24,6 @@ COLUMNS = (
     *("method", "rate:.0e", "epochs:d", "accuracy::test accuracy, %"),
     *("seconds:.0f:s", "verdict::against the reference"),
 )
-
-
 # Seconds above those of the reference that count as equal: what is measured varies as much.
 _EQUAL = 1.03
 _CONFIDENCE = 0.95
@@ -56,7 +34,7 @@ Launch = Callable[[Sequence[str], Path], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Adaptation):
+class Compare(Adaptation):
     """The comparison."""
 
     methods: str = option(
@@ -72,18 +50,34 @@ class Settings(Adaptation):
     )
 
 
-def main(arguments: Sequence[str] | None = None, launch: Any = None) -> dict[str, Any]:
-    """Train what is not there yet, print the tables, write the JSON.
+def compare(arguments: Sequence[str] | None = None, launch: Launch | None = None) -> dict[str, Any]:
+    r"""Compare methods at equal epochs and at equal seconds, each at its own best learning rate.
 
-    `launch` trains with the words of `train`, its output in a file; by default in a child process.
+    Example::
+
+        python -m elastic_tf compare --data birds --model mobilenet --alpha 0.75 \
+            --weights mobilenet.h5 --input-size 128 \
+            --methods full,traditional_tl,random@0.5,elastic@0.5 \
+            --reference elastic@0.5 --out runs/birds
+
+    Every training is a run of the command `train` in a directory of its own: an interrupted
+    comparison goes on where it stopped. All methods start from the same head, solved in closed
+    form. The learning rate of a method is the one of `--rates` with the best accuracy on the
+    validation parts in the mean over all seeds, of equal ones the one with the smaller loss there;
+    all methods train at the same rates with the same seeds. The accuracies in the tables are those
+    on the test images, which are looked at once, at the end of each training.
+
+    Seconds are those that passed, evaluation not counted: let nothing else run beside. At equal
+    seconds each method trains, on a schedule of its own, as many epochs as fit into the seconds of
+    the reference, where 3 % more counts as equal, or into those of `--budget`.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    settings = parse(Settings, __doc__ or "", words)
+    settings = parse(Compare, compare.__doc__, words)
     from elastic_tf import plots
 
-    competition = Contest(settings, launch or launched)
-    tables = competition.tables()
-    allowed = competition.allowed_seconds
+    contest = Contest(settings, launch or launched)
+    tables = contest.tables()
+    allowed = contest.allowed_seconds
     result: dict[str, Any] = to_json(
         {
             "settings": settings,
@@ -113,17 +107,29 @@ class TrainingFailed(RuntimeError):
     """A training that ended with an error."""
 
 
-class Plan(NamedTuple):
+class Trial(NamedTuple):
     """The trainings of one method, one for each seed."""
 
-    name: str  # "elastic@0.5"
+    name: str  # "elastic@0.5", of a file "FILE.py:mine@0.5"
     rate: float
     epochs: int
+    runs: list[runs.Run]
 
-    @property
-    def label(self) -> str:
-        """The name without the file that the method is from."""
-        return self.name.rpartition(":")[2]
+    def results(self, key: str) -> np.ndarray:
+        """A number of each training."""
+        return np.array([run.result[key] for run in self.runs])
+
+    def seconds(self) -> tuple[float, float]:
+        """Of a training: once, for what the first epoch takes beyond the others, and for each."""
+        each = [[epoch["seconds"] for epoch in run.history] for run in self.runs]
+        first, later = np.mean([(one[0], np.mean(one[1:] or one)) for one in each], axis=0)
+        return float(first - later), float(later)
+
+    def judged(self) -> tuple[float, float]:
+        """Accuracy on the validation parts, in the mean, and there the loss, negative."""
+        losses = [run.history[-1]["val_loss"] for run in self.runs]  # None: not a number
+        loss = math.inf if None in losses else float(np.mean(losses))
+        return float(np.mean(self.results("validation_accuracy"))), -loss
 
 
 class Contest:
@@ -132,7 +138,7 @@ class Contest:
     `allowed_seconds` are those of all at equal seconds, known with the tables.
     """
 
-    def __init__(self, settings: Any, launch: Launch) -> None:
+    def __init__(self, settings: Compare, launch: Launch) -> None:
         from elastic_tf.methods import baselines
 
         self._settings, self._launch = settings, launch
@@ -152,94 +158,92 @@ class Contest:
                 raise ValueError(
                     f"`{role}` must name one of the methods {known}. Received: {name!r}."
                 )
-        if not 0 < settings.validation < 1:
+        if not settings.validation:
             raise ValueError(
                 "Rates are chosen on a validation part: `validation` must be in (0, 1). Received: "
                 f"{settings.validation}."
             )
         self.allowed_seconds = 0.0
-        self._done: dict[tuple[Plan, int], runs.Run] = {}
+        self._trials: dict[tuple[str, float, int], Trial] = {}
         self._profile = settings.profile  # or that of the first training that measures one
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """A row for each method, at equal epochs and at equal seconds."""
         epochs = self._settings.epochs
-        plans = [Plan(name, self._best_rate(name, epochs), epochs) for name in self._names]
-        seconds = {plan.name: self._seconds(plan) for plan in plans}
+        best = [self._best(name, epochs) for name in self._names]
+        seconds = {trial.name: trial.seconds() for trial in best}
         once, each = seconds[self._budget]
-        self.allowed_seconds = self._share * (once + epochs * each)
+        allowed = self.allowed_seconds = self._share * (once + epochs * each)
         timed = [
-            plan._replace(epochs=max(1, int((self.allowed_seconds - once) / each)))
-            for plan, (once, each) in zip(plans, seconds.values())
+            self._trial(trial.name, trial.rate, max(1, int((allowed - once) / each)))
+            for trial, (once, each) in zip(best, seconds.values())
         ]
-        found = {"equal_epochs": plans, "equal_seconds": timed}
-        return {name: [self._row(plan, plans) for plan in plans] for name, plans in found.items()}
+        return {"equal_epochs": self._rows(best), "equal_seconds": self._rows(timed)}
 
-    def _row(self, plan: Plan, plans: list[Plan]) -> dict[str, Any]:
-        """How one method compares with the reference."""
-        results = [run.result for run in self._runs(plan)]
-        (reference,) = (one for one in plans if one.name == self._settings.reference)
-        accuracies = np.array([result["accuracy"] for result in results])
-        theirs = np.array([run.result["accuracy"] for run in self._runs(reference)])
-        (mean, half), (difference, off) = interval(accuracies), interval(accuracies - theirs)
-        ends = (min(self._rates), max(self._rates))
-        return {
-            "method": plan.label,
-            "rate": plan.rate,
-            "rate_at_edge": len(self._rates) > 1 and plan.rate in ends,
-            "epochs": plan.epochs,
-            "accuracy": f"{100 * mean:.1f}" + ("" if half is None else f" ± {100 * half:.1f}"),
-            "accuracies": accuracies.tolist(),
-            "mean": mean,
-            "half_width": half,
-            "difference": difference,
-            "difference_half_width": off,
-            "verdict": "(reference)" if plan is reference else verdict(difference, off),
-            "seconds": float(np.mean([result["training_seconds"] for result in results])),
-        }
+    def _rows(self, trials: list[Trial]) -> list[dict[str, Any]]:
+        """How each method compares with the reference."""
+        (reference,) = (one for one in trials if one.name == self._settings.reference)
+        ends, rows = (min(self._rates), max(self._rates)), []
+        for trial in trials:
+            accuracies = trial.results("accuracy")
+            mean, half = interval(accuracies)
+            difference, off = interval(accuracies - reference.results("accuracy"))
+            rows.append(
+                {
+                    "method": _label(trial.name),
+                    "rate": trial.rate,
+                    "rate_at_edge": len(self._rates) > 1 and trial.rate in ends,
+                    "epochs": trial.epochs,
+                    "accuracy": f"{100 * mean:.1f}"
+                    + ("" if half is None else f" ± {100 * half:.1f}"),
+                    "accuracies": accuracies.tolist(),
+                    "mean": mean,
+                    "half_width": half,
+                    "difference": difference,
+                    "difference_half_width": off,
+                    "verdict": "(reference)" if trial is reference else verdict(difference, off),
+                    "seconds": float(np.mean(trial.results("training_seconds"))),
+                }
+            )
+        return rows
 
-    def _seconds(self, plan: Plan) -> tuple[float, float]:
-        """Of a training: once, for what the first epoch takes beyond the others, and for each."""
-        first, later = np.mean(
-            [
-                (seconds[0], np.mean(seconds[1:] or seconds))
-                for seconds in ([one["seconds"] for one in run.history] for run in self._runs(plan))
-            ],
-            axis=0,
-        )
-        return float(first - later), float(later)
-
-    def _best_rate(self, name: str, epochs: int) -> float:
-        """The rate that does best on the validation parts of all seeds; one that fails is out."""
-        reached = {}
+    def _best(self, name: str, epochs: int) -> Trial:
+        """With the rate that does best on the validation parts of all seeds; one may fail."""
+        found = []
         for rate in self._rates:
             try:
-                found = self._runs(Plan(name, rate, epochs))
+                found.append(self._trial(name, rate, epochs))
             except TrainingFailed as error:
                 print(f"{name} at {rate:g} does not train: {error}", flush=True)
-                continue
-            right = [run.result["validation_accuracy"] for run in found]
-            losses = [run.history[-1]["val_loss"] for run in found]  # None: not a number
-            loss = math.inf if None in losses else float(np.mean(losses))
-            reached[rate] = (float(np.mean(right)), -loss)
-        if not reached:
+        if not found:
             raise TrainingFailed(f"{name} trains at none of {self._settings.rates}.")
-        return max(reached, key=lambda rate: reached[rate])
+        return max(found, key=Trial.judged)
 
-    def _runs(self, plan: Plan) -> list[runs.Run]:
+    def _trial(self, name: str, rate: float, epochs: int) -> Trial:
         """The trainings of a method with all seeds."""
-        settings, (method, _, rho) = self._settings, plan.name.partition("@")
+        settings, (method, _, rho) = self._settings, name.partition("@")
+        if (name, rate, epochs) in self._trials:
+            return self._trials[name, rate, epochs]
         shared = {one.name: getattr(settings, one.name) for one in dataclasses.fields(Adaptation)}
-        folder = settings.out / plan.label / f"{plan.epochs}_epochs_rate_{plan.rate:g}"
+        folder = settings.out / _label(name) / f"{epochs}_epochs_rate_{rate:g}"
+        found = []
         for seed in range(settings.seeds):
-            if (plan, seed) not in self._done:
-                own = {"method": method, "rho": float(rho) if rho else None, "seed": seed}
-                own |= {"learning_rate": plan.rate, "epochs": plan.epochs, "profile": self._profile}
-                run = trained(folder / f"seed_{seed}", {**shared, **own}, self._launch)
-                self._done[plan, seed] = run
-                if self._profile is None and rho:
-                    self._profile = run.path / "profile.json"
-        return [self._done[plan, seed] for seed in range(settings.seeds)]
+            own: dict[str, Any] = {
+                "method": method,
+                "rho": float(rho) if rho else None,
+                "seed": seed,
+            }
+            own |= {"learning_rate": rate, "epochs": epochs, "profile": self._profile}
+            found.append(trained(folder / f"seed_{seed}", {**shared, **own}, self._launch))
+            if self._profile is None and rho:
+                self._profile = found[-1].path / "profile.json"
+        self._trials[name, rate, epochs] = Trial(name, rate, epochs, found)
+        return self._trials[name, rate, epochs]
+
+
+def _label(name: str) -> str:
+    """The name of a method without the file that it is from."""
+    return name.rpartition(":")[2]
 
 
 def trained(path: Path, options: Mapping[str, Any], launch: Launch) -> runs.Run:
@@ -248,7 +252,7 @@ def trained(path: Path, options: Mapping[str, Any], launch: Launch) -> runs.Run:
     if not (path / "result.json").is_file():
         print(f"Training {path}", flush=True)
         launch(words, path.parent / f"{path.name}.log")
-    return runs.create(path, parse(train.Settings, "", words))
+    return runs.create(path, parse(Train, None, words))
 
 
 def launched(arguments: Sequence[str], log: Path) -> None:

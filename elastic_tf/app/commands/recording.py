@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-import elastic_tf as et
-from elastic_tf.app.runs import Run, peak_memory_bytes
+from elastic_tf.app import runs
 from elastic_tf.files import to_ranges
 from elastic_tf.plan import Plan
 
@@ -49,21 +48,15 @@ class TrainingClock(tf.keras.callbacks.Callback):
 
 
 class Recorder(tf.keras.callbacks.Callback):
-    """Writes each epoch and selection into the run's directory as soon as it is there.
+    """Writes each epoch into the run's directory as soon as it is there.
 
     Stands last among the callbacks, and `clock` first. What it does itself is not in the seconds.
     `first` is written with the first epoch of the run.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        clock: TrainingClock,
-        elastic: et.ElasticCallback | None = None,
-        **first: Any,
-    ) -> None:
+    def __init__(self, run: runs.Run, clock: TrainingClock, **first: Any) -> None:
         super().__init__()
-        self._run, self._clock, self._elastic, self._first = run, clock, elastic, first
+        self._run, self._clock, self._first = run, clock, first
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._run.go_back(epoch)  # to a backup
@@ -80,15 +73,10 @@ class Recorder(tf.keras.callbacks.Callback):
                 **self._clock.epochs[-1],
                 "trained": to_ranges(plan.mask),
                 "tensors": len(plan),
-                "peak_memory_bytes": peak_memory_bytes(),
+                "peak_memory_bytes": runs.peak_memory_bytes(),
                 **rest,
             }
         )
-        # a training that goes on after a crash brings its present selection with it
-        written = [(item["epoch"], item["step"]) for item in self._run.selections]
-        for record in self._elastic.selections if self._elastic else ():
-            if (record.epoch + 1, record.step) not in written:
-                self._run.append_selection(record)
 
 
 class Best(tf.keras.callbacks.EarlyStopping):

@@ -1,15 +1,4 @@
-"""Write the network of a finished training for other programs.
-
-Example::
-
-    python -m elastic_tf export --run runs/birds --to birds.tflite --quantize float16
-
-The ending of --to says what is written: .keras or .h5 for Keras, which need no elastic_tf, .tflite
-for LiteRT, .safetensors for what training changed, no ending for a SavedModel; or with --trains for
-a folder that goes on training on a small board, by LiteRT and without TensorFlow. It appears whole
-or not at all. Beside it stands a model card, FILE.md; a .tflite holds its classes, too, for
-`unzip FILE.tflite labels.txt`.
-"""
+"""The command `export`, and the files that it writes."""
 
 from __future__ import annotations
 
@@ -22,15 +11,11 @@ import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from elastic_tf.app.commands.commandline import option, parse
-from elastic_tf.app.commands.trained import network
+from elastic_tf.app.commands.trained import RUN, Trained, load
 from elastic_tf.arguments import count
 from elastic_tf.files import directory, write_bytes, write_text
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 _ENDINGS = (".keras", ".h5", ".tflite", ".safetensors", "")
 _KNOWN = ("keras", "tf_keras", "keras_cv")  # whose layers a file of Keras may have
@@ -38,10 +23,10 @@ _HEAD = 2  # weights of the new head, the last of all
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Export:
     """What to write, and where."""
 
-    run: Path = option(help=network.RUN)
+    run: Path = option(help=RUN)
     to: Path = option(help="FILE.keras, FILE.h5, FILE.tflite, FILE.safetensors, or a new folder")
     quantize: str = option(
         "none",
@@ -52,9 +37,20 @@ class Settings:
     batch_size: int = option(4, help="images in a training step of that folder", check=count)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Build the network and write it."""
-    settings = parse(Settings, __doc__ or "", arguments)
+def export(arguments: Sequence[str] | None = None) -> None:
+    """Write the network of a finished training for other programs.
+
+    Example::
+
+        python -m elastic_tf export --run runs/birds --to birds.tflite --quantize float16
+
+    The ending of --to says what is written: .keras or .h5 for Keras, which need no elastic_tf,
+    .tflite for LiteRT, .safetensors for what training changed, no ending for a SavedModel; or with
+    --trains for a folder that goes on training on a small board, by LiteRT and without TensorFlow.
+    It appears whole or not at all. Beside it stands a model card, FILE.md; a .tflite holds its
+    classes, too, for `unzip FILE.tflite labels.txt`.
+    """
+    settings = parse(Export, export.__doc__, arguments)
     to, ending = settings.to, settings.to.suffix
     if ending not in _ENDINGS:
         raise ValueError(
@@ -72,20 +68,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     if not ending and to.exists():
         raise ValueError(f"`to` must be a new folder. Received: '{to}', which is there already.")
-    trained = network.load(settings.run)
+    trained = load(settings.run)
     if ending == ".safetensors":
-        save_delta(trained, to)
-    elif ending == ".tflite" or settings.trains:
-        with _muted():
-            if ending:
-                content = as_tflite(trained.network(), settings.quantize)
-                write_bytes(to, labelled(content, trained.class_names))
-            else:
-                save_training(trained, to, settings.batch_size)
+        _save_delta(trained, to)
+    elif ending == ".tflite":
+        _save_tflite(trained, to, settings.quantize)
+    elif settings.trains:
+        _save_training(trained, to, settings.batch_size)
     else:
-        save(trained, to)
+        _save(trained, to)
     beside = to.with_name(f"{to.name}.md")
-    write_text(beside, card(trained, to))
+    write_text(beside, _card(trained, to))
     size, names = trained.settings.input_size, len(trained.class_names)
     print(
         f"Written to {to}. Images of {size} x {size} pixels, 0 to 255, give logits of {names} "
@@ -107,7 +100,7 @@ def _muted() -> Iterator[None]:
         os.close(kept)
 
 
-def save(trained: network.Trained, to: Path) -> None:
+def _save(trained: Trained, to: Path) -> None:
     """Write a file of Keras, or a SavedModel."""
     from elastic_tf import stack
 
@@ -132,27 +125,26 @@ def save(trained: network.Trained, to: Path) -> None:
         os.replace(part, to)
 
 
-def as_tflite(model: tf.keras.Model, quantize: str) -> bytes:
-    """The model for LiteRT, its weights as floats of 4 or 2 bytes, or as integers of 1."""
+def _save_tflite(trained: Trained, to: Path, quantize: str) -> None:
+    """Write a file for LiteRT; its weights are floats of 4 or 2 bytes, or integers of 1.
+
+    labels.txt is packed behind the model, as LiteRT's metadata are.
+    """
     import tensorflow as tf
 
-    converter = tf.lite.TFLiteConverter.from_keras_model(model)
-    if quantize != "none":
-        converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    if quantize == "float16":
-        converter.target_spec.supported_types = [tf.float16]
-    return converter.convert()
-
-
-def labelled(content: bytes, class_names: Sequence[str]) -> bytes:
-    """A .tflite file with labels.txt in it: packed behind the model, as LiteRT's metadata are."""
-    packed = io.BytesIO(content)
+    with _muted():
+        converter = tf.lite.TFLiteConverter.from_keras_model(trained.network())
+        if quantize != "none":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if quantize == "float16":
+            converter.target_spec.supported_types = [tf.float16]
+        packed = io.BytesIO(converter.convert())
     with zipfile.ZipFile(packed, "a") as file:
-        file.writestr("labels.txt", "".join(f"{name}\n" for name in class_names))
-    return packed.getvalue()
+        file.writestr("labels.txt", "".join(f"{name}\n" for name in trained.class_names))
+    write_bytes(to, packed.getvalue())
 
 
-def card(trained: network.Trained, to: Path) -> str:
+def _card(trained: Trained, to: Path) -> str:
     """What there is to know of an exported network, as Markdown."""
     run, given, result = trained.run, trained.settings, trained.run.result
     size = given.input_size
@@ -175,26 +167,27 @@ def card(trained: network.Trained, to: Path) -> str:
     )
 
 
-def save_training(trained: network.Trained, to: Path, batch_size: int) -> None:
+def _save_training(trained: Trained, to: Path, batch_size: int) -> None:
     """Write a folder that trains by LiteRT as the run did, its rate by the root of the batch size.
 
     Source: Malladi et al., On the SDEs and scaling rules for adaptive gradient algorithms,
     NeurIPS 2022.
     """
-    from elastic_tf.app.commands.training import harness
+    from elastic_tf.app.commands import harness
     from elastic_tf.app.export import litert
 
     settings = trained.settings
-    rate = settings.rate() * (batch_size / settings.batch_size) ** 0.5
+    rate = harness.learning_rate(settings) * (batch_size / settings.batch_size) ** 0.5
     model = harness.compiled(trained.network(), settings.optimizer, rate)
-    litert(model, to, batch_size=batch_size, class_names=trained.class_names)
+    with _muted():
+        litert(model, to, batch_size=batch_size, class_names=trained.class_names)
 
 
-def save_delta(trained: network.Trained, to: Path) -> None:
+def _save_delta(trained: Trained, to: Path) -> None:
     """Write what training changed in the pre-trained network, and all of its head."""
     weights, method = trained.settings.weights, trained.settings.method
     from elastic_tf import delta
-    from elastic_tf.app.commands.training import harness
+    from elastic_tf.app.commands import harness
     from elastic_tf.methods import baselines
 
     is_adapted = baselines.get(method).adapt is not baselines.get("full").adapt

@@ -1,11 +1,4 @@
-"""Write a page on a finished training: accuracy, seconds, what was trained, mistakes, its use.
-
-Example::
-
-    python -m elastic_tf report --run runs/birds
-
-One HTML file with its pictures in it, to be opened in a browser or sent.
-"""
+"""The command `report`."""
 
 from __future__ import annotations
 
@@ -18,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_tf.app import runs
-from elastic_tf.app.commands import plot
+from elastic_tf.app.commands import trained
 from elastic_tf.app.commands.commandline import option, parse
-from elastic_tf.app.commands.trained import evaluate, network
 from elastic_tf.files import format_table, write_text
+from elastic_tf.plan import Plan
+from elastic_tf.timing.profile import TimingProfile
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,35 +36,42 @@ _PARTS = {
     "first step": "with its trace",
     "head again": "solved on what was trained",
 }
+_BEFORE = ("start", "foretold", "chosen", "kept", "head")  # the first epoch has the last three
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Report:
     """On which training."""
 
-    run: Path = option(help=network.RUN)
+    run: Path = option(help=trained.RUN)
     out: Path | None = option(None, help="the page; report.html in the run's directory if left out")
 
 
-def main(arguments: Sequence[str] | None = None) -> Path:
-    """Write the page; returns its path."""
-    settings = parse(Settings, __doc__ or "", arguments)
-    trained = network.load(settings.run)
-    found = evaluate.judged(trained)
-    run, given, result = trained.run, trained.settings, trained.run.result
+def report(arguments: Sequence[str] | None = None) -> Path:
+    """Write a page on a finished training: accuracy, seconds, what was trained, mistakes, its use.
+
+    Example::
+
+        python -m elastic_tf report --run runs/birds
+
+    One HTML file with its pictures in it, to be opened in a browser or sent.
+    """
+    settings = parse(Report, report.__doc__, arguments)
+    run, given, class_names = found = trained.load(settings.run)
+    judged, result = trained.judged(found), run.result
     title = html.escape(f"{given.model} on {given.data}")
-    parts = [f"<h1>{title}</h1>", _tag("p", str(found))]
+    parts = [f"<h1>{title}</h1>", _tag("p", str(judged))]
     for name, value in (("The head alone", "head_accuracy"), ("Now", "validation_accuracy")):
         accuracy = result.get(value, run.history[0].get(value) if run.history else None)
         if accuracy is not None and given.validation:
             parts.append(_tag("p", f"{name}, on validation images: {accuracy:.1%}"))
-    if plot.course(run):
+    if drawn := pictures(run):
         parts.append(_tag("h2", "Accuracy over seconds, and what was trained"))
-        parts += map(_picture, plot.of_runs([run], Path("accuracy.png")).values())
+        parts += [_picture(name, figure) for name, figure in drawn.items()]
     table = format_table(_seconds(run), _SECONDS)
     parts += [_tag("h2", "Where the seconds went"), _tag("pre", table)]
-    parts += [_tag("h2", "Mistakes"), _tag("pre", "\n".join(found.confusions(10)) or "none")]
-    parts += map(_picture, found.pictures().values())
+    parts += [_tag("h2", "Mistakes"), _tag("pre", "\n".join(judged.confusions(10)) or "none")]
+    parts += [_picture(name, figure) for name, figure in judged.pictures().items()]
     folder = shlex.quote(str(settings.run))
     uses = [f"elastic-tf predict --run {folder} IMAGE_OR_FOLDER"]
     uses += [f"elastic-tf export --run {folder} --to mine{end}" for end in (".keras", ".tflite")]
@@ -85,6 +86,46 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     write_text(out, f"{_HEAD}<title>{title}</title>\n{body}\n</html>\n")
     print(f"Written to {out}")
     return out
+
+
+def pictures(run: runs.Run) -> dict[str, Figure]:
+    """Accuracy over seconds, and where a run leaves tensors out, which were trained in which epoch.
+
+    None of a run that had time for the head alone and no validation images.
+    """
+    from elastic_tf import plots
+
+    if not (points := course(run)):
+        return {}
+    settings, plans = run.config["settings"], runs.trained_plans(run.history)
+    curve = [seconds for seconds, _ in points], [100 * accuracy for _, accuracy in points]
+    part = "validation" if settings.get("validation") else "test"
+    x, y = "training time, head included (s)", f"{part} accuracy (%)"
+    drawn = {"accuracy over seconds": plots.lines({settings["method"]: curve}, x=x, y=y)}
+    if any(plan != Plan.full(len(plan)) for plan in plans):
+        file = run.path / "profile.json"
+        tensors = TimingProfile.load(file).tensors if file.is_file() else ()
+        names = [spec.name for spec in tensors]
+        drawn["what was trained"] = plots.selection_map(plans, names=names)
+    return drawn
+
+
+def course(run: runs.Run) -> list[tuple[float, float]]:
+    """Seconds since the training began and accuracy, of the head and after each epoch."""
+    result, first = run.result, run.history[0] if run.history else {}
+    if parts := result.get("seconds"):  # a training in so many seconds
+        before = [parts.get(name, 0.0) for name in _BEFORE]
+        passed, points = sum(before[:2]), [(sum(before), result["head_accuracy"])]
+    else:
+        passed = first["head_seconds"]
+        points = [(passed, first["head_accuracy"])]
+    for epoch in run.history:
+        passed += epoch["seconds"]
+        points.append((passed, epoch.get("val_accuracy")))
+    # of what is kept, the head solved again
+    passed = result["training_seconds"] + result.get("head_seconds", 0.0)
+    points.append((passed, result["validation_accuracy"]))
+    return [(float(x), float(y)) for x, y in points if y is not None]
 
 
 def _seconds(run: runs.Run) -> list[dict[str, Any]]:
@@ -102,9 +143,8 @@ def _tag(name: str, text: str) -> str:
     return f"<{name}>{html.escape(text)}</{name}>"
 
 
-def _picture(figure: Figure) -> str:
+def _picture(name: str, figure: Figure) -> str:
     from elastic_tf import plots
 
-    title = figure.axes[0].get_title(loc="left").strip() or "accuracy over seconds"
     data = base64.b64encode(plots.png(figure)).decode()
-    return f'<img alt="{html.escape(title)}" src="data:image/png;base64,{data}">'
+    return f'<img alt="{name}" src="data:image/png;base64,{data}">'

@@ -1,1 +1,0 @@
-"""What `train` does: one training into one run directory. `work` is the course of it."""
