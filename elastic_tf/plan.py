@@ -127,10 +127,9 @@ class Plan:
 
     @property
     def traced(self) -> bytes:
-        """What a traced step depends on: modes, counts of channels, and which are in a row."""
-        channels = self.channels.values()
-        counts = np.array([len(chosen) for chosen in channels], np.int32)
-        return self.modes.tobytes() + counts.tobytes() + bytes(map(in_row, channels))
+        """What a traced step depends on: modes, and counts of channels."""
+        counts = np.array([len(chosen) for chosen in self.channels.values()], np.int32)
+        return self.modes.tobytes() + counts.tobytes()
 
     @cached_property
     def mask(self) -> np.ndarray:
@@ -155,11 +154,6 @@ class Plan:
     @cached_property
     def _value(self) -> tuple[Any, ...]:
         return self.modes.tobytes(), tuple(self.channels.items())
-
-
-def in_row(channels: Sequence[int]) -> bool:
-    """Whether channels, in ascending order, follow each other."""
-    return channels[-1] - channels[0] == len(channels) - 1
 
 
 def code_of(name: str) -> int:

@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -24,8 +24,6 @@ from elastic_tf.plan import Plan
 from elastic_tf.train import optimizers, saved
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.saved import Slots, State
-
-_LOWER = 0.5  # times the learning rate, after going back
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,15 +37,14 @@ class Backup:
         directory: used by this `fit` alone.
         every: steps between two backups within an epoch. None: one at the beginning of each epoch.
         seconds: seconds between two backups within an epoch.
-        nan: what to do when the loss or a weight is NaN or infinite: "restore" goes back to the
-            weights of the last backup and halves the learning rate, once, then raises; "stop"
-            raises at once; "ignore" goes on.
+        nan: what to do when the loss or a weight is NaN or infinite: "stop" raises, and the last
+            good backup stays; "ignore" goes on.
     """
 
     directory: str | Path
     every: int | None = None
     seconds: float | None = None
-    nan: str = "restore"
+    nan: str = "stop"
 
     def __post_init__(self) -> None:
         arguments.path("directory", self.directory)
@@ -55,7 +52,7 @@ class Backup:
             arguments.count("every", self.every)
         if self.seconds is not None:
             arguments.number("seconds", self.seconds, low=0.0, above=True)
-        arguments.choice("nan", self.nan, ("restore", "stop", "ignore"))
+        arguments.choice("nan", self.nan, ("stop", "ignore"))
 
 
 class PlanBackup(tf.keras.callbacks.Callback):
@@ -115,7 +112,6 @@ class Recovery:
         self._epoch = self._done = 0  # where the training is
         self._since = 0  # steps since the last backup
         self._written_at = 0.0
-        self._is_lowered = False  # the learning rate, after going back
         self._resumed: State | None = None  # until the interrupted epoch begins
         self._optimizer = _settings(model.optimizer)  # before the first step
 
@@ -175,7 +171,6 @@ class Recovery:
         loss = (logs or {}).get("loss")
         if self._options.nan != "ignore" and loss is not None and not np.isfinite(loss):
             self._diverged(f"loss={loss}")
-            return
         self._since += count
         steps = self._data.steps
         if steps is None or self._done >= steps:
@@ -206,7 +201,6 @@ class Recovery:
         saved.assign(items, found.arrays, "variable")
         epoch = self._data.epochs if self._is_over(data) else data["epoch"]
         self._scheduler.go_on(data["scheduler"], epoch)
-        self._is_lowered = data["is_lowered"]
         self._resumed = found
         self._data.begin_at(
             epoch,
@@ -248,7 +242,6 @@ class Recovery:
             "epochs": self._data.epochs,
             "steps": self._data.steps,
             "is_finished": is_finished,
-            "is_lowered": self._is_lowered,
             "made_of": self._made_of(),
             "metrics": saved.described(metrics, "metric"),
             "scheduler": self._scheduler.state(),
@@ -266,7 +259,7 @@ class Recovery:
             for item, (name, value) in zip(items, saved.arrays(items, "variable")):
                 is_weight = item.trainable and item.dtype.is_floating
                 if self._options.nan != "ignore" and is_weight and not np.isfinite(value).all():
-                    raise FloatingPointError(f"NaN or infinity in '{item.name}'")
+                    self._diverged(f"NaN or infinity in '{item.name}'")
                 yield name, value
             yield from saved.arrays(metrics, "metric")
             yield from remembered.items()
@@ -274,8 +267,6 @@ class Recovery:
         self._since, self._written_at = 0, time.monotonic()
         try:
             self._slots.write(data, arrays())
-        except FloatingPointError as error:
-            self._diverged(str(error))
         except OSError as error:
             warnings.warn(
                 f"The backup of epoch {self._epoch + 1}, step {self._done} could not be written: "
@@ -283,30 +274,11 @@ class Recovery:
                 stacklevel=3,
             )
 
-    def _diverged(self, what: str) -> None:
-        """Go back to the last good weights, once."""
-        what = f"{what} in epoch {self._epoch + 1} after {self._done} steps"
-        model, rate = self._model, optimizers.rate(self._model.optimizer)
-        may_restore = self._options.nan == "restore" and rate is not None and not self._is_lowered
-        found = self._slots.read() if may_restore else None
-        if rate is None or found is None:
-            again = ", after all that could be done" if self._is_lowered else ""
-            raise FloatingPointError(
-                f"The loss and the weights must be finite. Received: {what}{again}; "
-                f"{self._slots.said()}. Lower the learning rate, clip the gradients or look at the "
-                "data, and choose another directory."
-            )
-        saved.assign(saved.variables(model), found.arrays, "variable")
-        rate.assign(_LOWER * rate)
-        self._is_lowered = True
-        model.reset_metrics()
-        if model._elastic.rows is not None:
-            model._elastic.rows.look()
-        warnings.warn(
-            f"Received: {what}. Weights and slots go back to epoch {found.data['epoch'] + 1}, step "
-            f"{found.data['step']}; the learning rate is halved to {float(rate.numpy()):g}, once. "
-            "What the epoch reports begins here.",
-            stacklevel=4,
+    def _diverged(self, what: str) -> NoReturn:
+        raise FloatingPointError(
+            f"The loss and the weights must be finite. Received: {what} in epoch {self._epoch + 1} "
+            f"after {self._done} steps; {self._slots.said()}. Lower the learning rate, clip the "
+            "gradients or look at the data, and choose another directory."
         )
 
     def _take_up_logs(self, found: State) -> None:

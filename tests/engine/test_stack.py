@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import elastic_tf
 from elastic_tf import stack
-from elastic_tf.stack import which
+from elastic_tf.stack import tensorflow as seam
 
 ROOT = Path(elastic_tf.__file__).parents[1]
 INSIDE = re.compile(r"tensorflow\.(python|tsl)\b|keras\.src\b|import keras\b|from keras\b")
@@ -58,15 +58,15 @@ def test_another_backend_is_refused_with_what_to_do():
 def test_a_keras_that_runs_elsewhere_is_refused_with_what_to_do(backend, monkeypatch):
     monkeypatch.setattr(tf.keras.backend, "backend", lambda: backend)
     with pytest.raises(ImportError, match=rf"'{backend}'\. Set KERAS_BACKEND=tensorflow"):
-        which._is_keras2()
+        seam._is_keras2()
 
 
 @pytest.mark.parametrize("version", ["3.0.5", "3.14.1", "2.14.0"])
 def test_an_old_keras_is_refused_with_what_to_do(version, monkeypatch):
-    monkeypatch.setattr(which, "KERAS", "keras")
-    monkeypatch.setattr(which, "KERAS_VERSION", version)
+    monkeypatch.setattr(seam, "KERAS", "keras")
+    monkeypatch.setattr(seam, "KERAS_VERSION", version)
     with pytest.raises(ImportError, match=rf"Received: Keras {version} .*pip install -U"):
-        which._is_keras2()
+        seam._is_keras2()
 
 
 def test_only_the_seam_looks_inside_tensorflow_and_keras():

@@ -27,7 +27,7 @@ class At(NamedTuple):
     batch: int
     # "plan last 2", "cache" (activations for the plan), "scale 3" (of a tensor), "set" (other
     # weights), "load" (the first weights, of a file), "lr 0.5" (times the rate), "evaluate",
-    # "nan" (in the head), "stop" (training), "raise"
+    # "stop" (training), "raise"
     do: str
     fit: int = 0  # in the story
 

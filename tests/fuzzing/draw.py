@@ -3,7 +3,7 @@
 | feature | what it looks for |
 |---|---|
 | executions | plans that change where the last execution of an epoch has fewer steps |
-| kept, elastic, weights, nan | kept activations of weights that have changed since |
+| kept, elastic, weights | kept activations of weights that have changed since |
 | elastic | batches that are drawn ahead and then trained in another order |
 | head, head_alone, no_bias | a head that is not the ridge regression that it is said to be |
 | head with views | rows that the head was not solved on |
@@ -102,17 +102,6 @@ def _elastic(draw: Draw, fields: Fields) -> None:
     fields["events"] = fields["events"][:1]
 
 
-def _nan(draw: Draw, fields: Fields) -> None:
-    _elastic(draw, fields)
-    fields.update(backup=draw.one(0, 1, 2))
-    epoch = draw.one(0, 1, 2)
-    fields["events"] = (*fields["events"][:1], At(epoch, draw.one(0, 1), "nan"))
-    if draw.happens(0.4):  # what was kept since the backup
-        kept = (At(epoch, 1, "plan last 2"), At(epoch, 1, "cache"), At(epoch, 2, "nan"))
-        fields.update(events=kept, backup=0, path="samples", samples=12, epochs=3)
-        fields["story"] = (f"plan {draw.plan()}", "fit")
-
-
 def _resume(draw: Draw, fields: Fields) -> None:
     _elastic(draw, fields)
     fields.update(backup=draw.one(0, 1, 2), kill=(draw.one(0, 1, 2), draw.one(0, 1)))
@@ -194,7 +183,6 @@ FEATURES: dict[str, Callable[[Draw, Fields], None]] = {
     "kept": _kept,
     "weights": _weights,
     "elastic": _elastic,
-    "nan": _nan,
     "resume": _resume,
     "head": _head,
     "head_alone": _head_alone,
@@ -241,7 +229,6 @@ def is_supported(case: Case) -> bool:
     is_busy = several or case.eager or case.keep is not None
     refused = [
         not 0 < fits * case.epochs * case.steps <= MOST_STEPS,
-        verbs.count("nan") > 1,
         own and (case.optimizer not in kinds.NEW or {"clipnorm", "global_clipnorm"} <= own),
         case.optimizer == "adamw" and "decay" in own,
         "lr" in verbs and "schedule" in case.options,
@@ -250,7 +237,6 @@ def is_supported(case: Case) -> bool:
         case.weights == "class" and (case.model == "shared" or case.loss == "mse" or solves),
         several and (case.eager or case.backup is not None),
         case.backup is not None and (not case.rhos or ends),
-        "nan" in verbs and (case.backup is None or "schedule" in case.options),
         case.kill is not None
         and (case.backup is None or case.story != ("fit",) or not set(verbs) <= {"evaluate"}),
         saves and (is_busy or "lr" in verbs or case.threads),

@@ -45,17 +45,6 @@ class Tensor:
             gradient = tf.IndexedSlices(tf.gather(whole, rows), rows, gradient.dense_shape)
         optimizer.apply_gradients([(gradient, variable)])
 
-    def state(self) -> list[Any]:
-        """All of it, to go back to."""
-        return [self.variable.numpy(), [slot.numpy() for slot in self._slots]]
-
-    def go_back(self, state: list[Any]) -> None:
-        """To what `state` was."""
-        value, slots = state
-        self.variable.assign(value)
-        for slot, kept in zip(self._slots, slots):
-            slot.assign(kept)
-
 
 class Reference:
     """Does what a story says; selections and penalties of heads are those of the library."""
@@ -105,8 +94,6 @@ class Reference:
         case, self._stops = self.case, False
         selections = dict(self._outcome.selections[self._fits])
         for epoch in range(case.epochs):
-            if case.backup is not None:
-                self._back_up()
             if epoch in selections:
                 self._plan = selections[epoch]
             if case.solve and epoch == 0:
@@ -121,20 +108,9 @@ class Reference:
         for batch, rows in enumerate(self._rows(epoch)):
             if batch % case.steps_per_execution == 0:
                 self._act(epoch, batch)
-            loss = self._step(rows)
+            self._step(rows)
             if self._stops and (batch + 1) % case.steps_per_execution == 0:
                 return  # Keras asks after a step
-            if case.backup is not None:
-                self._after_step(batch, loss)
-
-    def _after_step(self, batch: int, loss: float) -> None:
-        """Back up, or go back."""
-        if not np.isfinite(loss):
-            self._go_back()
-            return
-        self._since += 1
-        if batch + 1 < self.case.steps and self.case.backup and self._since >= self.case.backup:
-            self._back_up()
 
     def _rows(self, epoch: int) -> list[np.ndarray]:
         """Numbers of the rows of each batch."""
@@ -162,9 +138,6 @@ class Reference:
                 self.model.set_weights(self._outcome.start)
             elif verb == "lr":
                 self._rate *= float(what)
-            elif verb == "nan":
-                variable = self._tensors[-1].variable
-                variable.assign(variable * np.nan)
             elif verb == "stop":
                 self._stops = True
             elif verb == "raise":
@@ -172,7 +145,7 @@ class Reference:
 
     # One step.
 
-    def _step(self, rows: np.ndarray) -> float:
+    def _step(self, rows: np.ndarray) -> None:
         chosen = np.flatnonzero(self._plan)
         loss, gradients = self._gradients(rows, [self._tensors[k].variable for k in chosen])
         self._update(gradients)
@@ -229,22 +202,7 @@ class Reference:
             self.untouched.discard(id(self._tensors[k].variable))
         self._updates += 1
 
-    # Backups and heads.
-
-    def _back_up(self) -> None:
-        self._since = 0
-        self._held = (
-            self.model.get_weights(),
-            [tensor.state() for tensor in self._tensors],
-            (self._updates, self._rate),
-        )
-
-    def _go_back(self) -> None:
-        weights, states, (self._updates, rate) = self._held
-        self.model.set_weights(weights)
-        for tensor, state in zip(self._tensors, states):
-            tensor.go_back(state)
-        self._rate = 0.5 * rate
+    # Heads.
 
     def _solve(self, views: int) -> None:
         """Check the head that the library found, and take it over."""

@@ -20,14 +20,6 @@ ONCE_FAILED = {
     "weights that are set": Case(
         path="samples", story=("plan last 2", "fit"), events=(At(1, -1, "set"), At(1, 1, "scale 0"))
     ),
-    "back after NaN": Case(
-        path="samples",
-        epochs=3,
-        rhos=(0.5,),
-        backup=0,
-        story=("plan all", "fit"),
-        events=(At(1, 1, "plan last 2"), At(1, 1, "cache"), At(1, 2, "nan")),
-    ),
     "counts in a .keras file": Case(
         optimizer="adam", epochs=1, story=("plan last 2", "fit", "save keras", "plan all", "fit")
     ),

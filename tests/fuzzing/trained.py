@@ -223,10 +223,6 @@ class Acts(tf.keras.callbacks.Callback):
         x, y, _ = self._trainer._arrays()
         self.model.evaluate(x, y, batch_size=self._trainer.case.batch, verbose=0)
 
-    def _nan(self, what: str) -> None:
-        tensor = self.model.tensors[-1]
-        tensor.assign(tensor * np.nan)
-
     def _stop(self, what: str) -> None:
         self.model.stop_training = True
 

@@ -135,7 +135,6 @@ def test_some_channels_move_and_the_others_keep_every_bit(rng):
     chosen = [1, 3, 4, 9, 10, 16, 20, 23]
     part = Slice.of(kernel, 3, len(chosen))
     part.choose(tuple(chosen))
-    part.in_row = False
     for _ in range(2 * updates.EVERY):
         gradient = tf.constant(rng.normal(size=(1, 1, 20, 8)), tf.float32)
         optimizers.apply_selected(optimizer, [gradient], [kernel])

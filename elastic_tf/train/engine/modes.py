@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf import arguments
-from elastic_tf.plan import CHANNELS, EXACT, FILTERED, NAMES, SOME, Plan, code_of, in_row
+from elastic_tf.plan import CHANNELS, EXACT, FILTERED, NAMES, SOME, Plan, code_of
 from elastic_tf.train.engine import gradients
 from elastic_tf.train.engine.operations import Use as Use
 from elastic_tf.train.engine.operations import held
@@ -116,9 +116,6 @@ def channel_axes(model: Any, name: str) -> dict[int, int]:
 def installed(model: Any, plan: Plan) -> Iterator[None]:
     """Trace the layers of a model as the modes of a plan change them."""
     uses = _uses(model, plan)
-    for use in uses:
-        for part in use.parts:
-            part.in_row = in_row(plan.channels[use.k])
 
     def change(stack: contextlib.ExitStack) -> None:
         for use in uses:

@@ -16,10 +16,8 @@ Source: Kingma & Ba, Adam, ICLR 2015, Sec. 3 (why moments are corrected).
 optimizer gets instead. Before the update it is gathered from the kernel, and those of its slots
 likewise; after it they are put back among the other channels, which keep every bit. The slice has
 the kernel's key: whatever an optimizer holds once for a tensor, as a count of its steps, it has for
-all channels. Channels that follow each other are cut out and joined in blocks; others are gathered
-number by number, which TensorFlow does several times as slowly. Which of both is decided when a
-step is traced: with tf.cond for each kernel and slot, traces took three times as long. Nothing is
-scattered into a variable: each of its later reads and updates would copy it.
+all channels. Nothing is scattered into
+a variable: each of its later reads and updates would copy it.
 """
 
 from __future__ import annotations
@@ -159,13 +157,11 @@ class Slice:
     Attributes:
         channels: int32 (count,), which ones in ascending order; a variable, so that others need no
             new trace.
-        in_row: whether the next step is traced for channels that follow each other.
     """
 
     def __init__(self, kernel: tf.Variable, axis: int, count: int) -> None:
         self._kernel, self._axis, self._all = kernel, axis, kernel.shape[axis]
         self._count = count
-        self.in_row = True
         self._shape = [*kernel.shape[:axis], count, *kernel.shape[axis + 1 :]]
         with tf.init_scope():
             self.channels = tf.Variable(tf.range(count), trainable=False)
@@ -204,13 +200,8 @@ class Slice:
         whole, channels = tf.convert_to_tensor(whole), tf.convert_to_tensor(self.channels)
         shape = whole.shape.as_list()
         shape[axis] = self._count * each
-        if self.in_row:
-            start, size = [0] * len(shape), [*tf.unstack(tf.shape(whole))]
-            start[axis], size[axis] = channels[0] * each, self._count * each
-            found = tf.slice(whole, start, size)
-        else:
-            places = tf.reshape(channels[:, None] * each + tf.range(each), (-1,))
-            found = tf.gather(whole, places, axis=axis)
+        places = tf.reshape(channels[:, None] * each + tf.range(each), (-1,))
+        found = tf.gather(whole, places, axis=axis)
         found.set_shape(shape)  # known when a step is planned, too
         return tf.ensure_shape(found, shape)
 
@@ -221,16 +212,10 @@ class Slice:
 
     def put_back(self, of: Sequence[tf.Variable]) -> None:
         """Change the channels of these variables to what the slices are."""
-        channels = tf.convert_to_tensor(self.channels)
         for variable in of:
             whole, part = variable.read_value(), self._part_of(variable).read_value()
-            if self.in_row:
-                sizes = tf.stack([channels[0], self._count, self._all - channels[0] - self._count])
-                before, _, behind = tf.split(whole, sizes, self._axis)
-                found = tf.concat([before, part, behind], self._axis)
-            else:
-                both = tf.concat([whole, part], self._axis)
-                found = tf.gather(both, self._places, axis=self._axis)
+            both = tf.concat([whole, part], self._axis)
+            found = tf.gather(both, self._places, axis=self._axis)
             found.set_shape(whole.shape)
             variable.assign(tf.ensure_shape(found, whole.shape))
 

@@ -116,16 +116,6 @@ class FusedAdam(tf.keras.optimizers.Adam):
         rate = self.learning_rate if learning_rate is None else learning_rate
         given = (rate, *self._made_with(index)[:5])
         rate, beta_1, beta_2, epsilon, first, second = (tf.cast(part, dtype) for part in given)
-        if isinstance(gradient, tf.IndexedSlices):
-            gradient = _each_row_once(gradient)
-            rows, values = gradient.indices, gradient.values
-            m.assign(beta_1 * m)
-            m.scatter_add(tf.IndexedSlices((1.0 - beta_1) * values, rows))
-            v.assign(beta_2 * v)
-            v.scatter_add(tf.IndexedSlices((1.0 - beta_2) * values**2, rows))
-            rate = rate * (tf.sqrt(1.0 - second) / (1.0 - first))
-            variable.assign_sub(rate * m / (tf.sqrt(v) + epsilon))
-            return
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=m.handle,
@@ -136,7 +126,7 @@ class FusedAdam(tf.keras.optimizers.Adam):
             beta1=beta_1,
             beta2=beta_2,
             epsilon=epsilon,
-            grad=gradient,
+            grad=tf.convert_to_tensor(gradient),  # of an embedding, of all rows
         )
 
 
