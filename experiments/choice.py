@@ -2,14 +2,13 @@
 
 All trials begin at the same pre-trained network. Its head is solved in closed form, but for the
 trial that trains it; then some epochs on `et.Samples`, Adam (or `--optimizer`) on a cosine with a
-warm-up. By Shampoo the head is solved again at the end. Methods are those of `et.baselines`, and
-`elastic_in_order`, the last tensors with normalisations among them; `elastic@0.3:5x16` is `elastic`
-at rho 0.3, five epochs in batches of 16. `full:1.5x16` is full training of one and a half epochs,
-with its cosine ending there. Where nothing is evaluated before the first step, the head is solved
-from what training keeps of each sample (`et.SolveHead`). Counted are the head, selecting, tracing,
-computing what is kept of each sample, and the steps; the timing profile is measured once per device
-before. The speed of a shared machine drifts: all rows of a seed are run before those of the next
-one, and means compared.
+warm-up. By Shampoo the head is solved again at the end. Methods are those of `et.baselines`:
+`elastic@0.3:5x16` is `elastic` at rho 0.3, five epochs in batches of 16; `full:1.5x16` is full
+training of one and a half epochs, with its cosine ending there. Where nothing is evaluated before
+the first step, the head is solved from what training keeps of each sample (`et.SolveHead`). Counted
+are the head, selecting, tracing, computing what is kept of each sample, and the steps; the timing
+profile is measured before. The speed of a shared machine drifts: all rows of a seed are run before
+those of the next one, and means compared.
 
 Example::
 
@@ -46,7 +45,7 @@ ROWS = (
     *("elastic@0.2:5x16", "elastic@0.3:5x16", "elastic@0.5:5x16", "elastic@0.7:5x16"),
     *("random@0.3:5x16", "random@0.5:5x16"),
 )
-ALWAYS = {"memory": "", "optimizer": "adam"}  # of trials that do not name them
+ALWAYS = {"optimizer": "adam"}  # of trials that do not name it
 # Methods that look at gradients or train everything: the head is solved before.
 HEAD_FIRST = ("solved", "full", "elastictrainer")
 # Chosen on validation parts of the birds: by method, or else by batch size.
@@ -66,7 +65,6 @@ class Settings:
     seeds: int = option(3, help="trials of each row")
     rates: tuple[float, ...] = option((), help="learning rates instead of those chosen")
     rows: tuple[str, ...] = option(ROWS, help="as elastic@0.3:5x16 full:3x4")
-    memory: str = option("", help="most a step may take, as 96 MiB, for methods within rho")
     optimizer: str = option("adam", help="what updates the weights", choices=("adam", "shampoo"))
     out: Path = option(RESULT, help="file of all trials")
 
@@ -103,8 +101,9 @@ class Trials:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        of = {name: getattr(settings, name) for name in ("model", "part", "memory", "optimizer")}
+        of = {name: getattr(settings, name) for name in ("model", "part", "optimizer")}
         self.of = {"data": Path(settings.data).stem, **of}
+        self._profiles: dict[int, et.TimingProfile] = {}
         self._seed: int | None = None
         self.done: list[dict[str, Any]] = []
         self._kept: dict[str, Any] = {}
@@ -155,25 +154,15 @@ class Trials:
 
     def _network(self) -> et.ElasticModel:
         settings = self._settings
-        network = et.zoo.build(
-            settings.model,
-            classes=self._classes,
-            input_size=settings.input_size,
-            alpha=settings.alpha,
-            weights=settings.weights,
-        )
+        network = harness.network(settings, self._classes, settings.weights)
         return harness.compiled(network, settings.optimizer, 1e-4)
 
     def _profiled(self, batch: int) -> et.TimingProfile:
-        settings = self._settings
-        parts = [settings.model, settings.alpha, settings.input_size, self._classes, batch]
-        parts += [settings.optimizer] * (settings.optimizer != "adam")
-        path = Path("runs") / "choice" / f"profile_{'_'.join(map(str, parts))}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
+        """Of steps in such batches, measured once."""
+        if batch not in self._profiles:
             images = self._x[:batch], self._y[:batch]
-            et.profile_model(self._network(), *images, repeats=20).save(path)
-        return et.TimingProfile.load(path)
+            self._profiles[batch] = et.profile_model(self._network(), *images, repeats=20)
+        return self._profiles[batch]
 
     def _trained(
         self, model: et.ElasticModel, method: str, epochs: float, batch: int, seed: int, rate: float
@@ -194,10 +183,8 @@ class Trials:
         if rho:
             profile = self._profiled(batch)
             options = {"rho": float(rho), "profile": profile, "interval": passes}
-            options["memory"] = self._settings.memory or None
         task = baselines.Task(model=model, probe=samples, seed=seed, **options)
-        method = _in_order() if name == "elastic_in_order" else baselines.get(name)
-        callbacks = method.callbacks(task)
+        callbacks = baselines.get(name).callbacks(task)
         found["offline_seconds"] = time.perf_counter() - started
         is_again = self._settings.optimizer == "shampoo"
         if ("head_seconds" not in found and name != "traditional_tl") or is_again:
@@ -211,16 +198,6 @@ class Trials:
             found["trained"] = np.flatnonzero(record.mask).tolist()
             found["modes"] = record.selection.plan.to_json()
         return found
-
-
-def _in_order() -> baselines.Method:
-    """As `elastic`, but by forward order alone."""
-
-    def importance(model: et.ElasticModel, x: Any = None, y: Any = None) -> np.ndarray:
-        return np.arange(1.0, len(model.tensors) + 1.0)
-
-    importance.strategy = "order"  # type: ignore[attr-defined]
-    return baselines.with_importance("elastic_in_order", "the last tensors", importance)
 
 
 def _stop(model: et.ElasticModel, steps: int) -> tf.keras.callbacks.Callback:

@@ -90,7 +90,7 @@ def profile_model(
     seen = [StepFunction(model, mask, jit_compile=False) for mask in (every, ~every)]
     # the first trace is made twice where it makes metrics: that of the smallest graph
     with kept(model, (run.graph(data) for run in reversed(seen))):
-        work = _attribution(*seen, data)
+        work = _attribution(seen, data)
         trace, trace_forward = (run.traced(data, repeats=min(repeats, _PROFILED)) for run in seen)
     share = 0.0
     if trace.times and trace_forward.times:
@@ -139,8 +139,9 @@ def profile_model(
     )
 
 
-def _attribution(full: StepFunction, forward: StepFunction, data: Any) -> Attribution:
+def _attribution(runs: list[StepFunction], data: Any) -> Attribution:
     """What the ops of the full step belong to."""
+    full, forward = runs
     with batch_explained(data):
         frozen = forward.untimed(data)
     loss = forward(data)  # full steps may diverge; they are taken back

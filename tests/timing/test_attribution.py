@@ -117,25 +117,16 @@ def test_norm_over_all_gradients_is_needed_by_all_and_its_squares_by_one_each():
 
 
 def test_branches_do_not_pay_for_each_other():
-    inputs = L.Input((8, 8, 2))
-    left = L.Conv2D(3, 3, use_bias=False, padding="same")(
-        L.Conv2D(3, 3, use_bias=False, padding="same")(inputs)
-    )
-    right = L.Conv2D(3, 3, use_bias=False, padding="same")(
-        L.Conv2D(3, 3, use_bias=False, padding="same")(inputs)
-    )
-    model = tf.keras.Model(inputs, L.GlobalAveragePooling2D()(L.Add()([left, right])))
+    inputs, options = L.Input((8, 8, 2)), {"use_bias": False, "padding": "same"}
+    branches = [L.Conv2D(3, 3, **options)(L.Conv2D(3, 3, **options)(inputs)) for _ in range(2)]
+    model = tf.keras.Model(inputs, L.GlobalAveragePooling2D()(L.Add()(branches)))
     profile = table(traced(model), {"Conv2DBackpropInput": 100.0})
-    names = [v.name for v in ElasticModel.from_model(model).tensors]
-    first = [k for k, variable in enumerate(names) if variable in _first_kernels(model)]
-    times = sorted(profile.step_time(np.isin(np.arange(4), [k])) for k in range(4))
-    assert times == [0, 0, 100, 100]
-    assert profile.step_time(np.isin(np.arange(4), first)) == 200
-
-
-def _first_kernels(model: tf.keras.Model) -> set[str]:
     convolutions = [layer for layer in model.layers if isinstance(layer, L.Conv2D)]
-    return {raw(c.kernel).name for c in convolutions if c.input is model.input}
+    early = {raw(one.kernel).name for one in convolutions if one.input is model.input}
+    first = np.array([v.name in early for v in ElasticModel.from_model(model).tensors])
+    times = sorted(profile.step_time(np.arange(4) == k) for k in range(4))
+    assert times == [0, 0, 100, 100]
+    assert first.sum() == 2 and profile.step_time(first) == 200
 
 
 def test_every_op_is_in_the_forward_pass_or_in_a_set():
@@ -146,13 +137,10 @@ def test_every_op_is_in_the_forward_pass_or_in_a_set():
     assert all(0 < bits < 1 << len(trace.gradients) for bits in sets.values())
     # the moving statistics of a batch normalisation are kept whatever is trained
     moving = {name for name, k in trace.handles.items() if k < 0}
-    assert any(node.inputs and node.inputs[0] in moving for node in trace.nodes.values())
-    assert not any(
-        trace.nodes[name].inputs[:1]
-        and trace.nodes[name].inputs[0] in moving
-        and trace.nodes[name].op == "AssignSubVariableOp"
-        for name in sets
-    )
+    kinds = {"AssignVariableOp", "AssignSubVariableOp"}  # of Keras 3 and 2
+    writes = [n for n, node in trace.nodes.items() if node.op in kinds]
+    kept = [name for name in writes if trace.nodes[name].inputs[0] in moving]
+    assert len(kept) >= 2 and not set(kept) & set(sets)
 
 
 def test_forward_surplus_is_caused_by_the_tensors_whose_gradients_take_from_inside():

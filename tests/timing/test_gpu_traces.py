@@ -36,11 +36,8 @@ def test_kernels_belong_to_nodes_of_the_executed_graph(name, plan):
     assert of_nodes > 0.98 * sum(end - start for _, start, end in found)
     assert not list(op_events(space))  # launches on the host stand on another plane
 
-
-@pytest.mark.parametrize("plan", ["full", "half"])
-@pytest.mark.parametrize("name", NETWORKS)
-def test_shares_of_the_clock_add_up_to_the_time_in_which_a_kernel_ran(name, plan):
-    spans = np.array([event[1:] for event in kernel_events(recorded(name, plan)[0])])
+    # shares of the clock add up to the time in which a kernel ran
+    spans = np.array([event[1:] for event in found])
     ran, until = 0.0, -np.inf
     for start, end in sorted(map(tuple, spans)):
         ran, until = ran + max(end - max(start, until), 0.0), max(until, end)

@@ -1,11 +1,20 @@
+import contextlib
 import dataclasses
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from networks import crossentropy, network
 
 from elastic_tf.model import ElasticModel
-from elastic_tf.timing.profile import CostItem, TensorSpec, TimingProfile, tensor_specs
+from elastic_tf.timing.profile import (
+    CostItem,
+    TensorSpec,
+    TimingProfile,
+    checksum,
+    tensor_specs,
+)
 
 
 def profile(**changes) -> TimingProfile:
@@ -110,33 +119,24 @@ def test_work_that_no_step_can_have_is_refused(part, item, message):
         profile(**{part: (CostItem((0, 1), 1.0), item)})
 
 
-def with_prefix() -> TimingProfile:
-    chain = [CostItem(tuple(range(k + 1)), 2.0) for k in range(3)]
-    return profile(prefix=tuple(chain))
-
-
 def on(*tensors: int) -> np.ndarray:
     return np.isin(np.arange(3), tensors)
 
 
-def test_a_cached_prefix_is_paid_from_the_first_trained_tensor_on():
-    whole, cached = with_prefix(), with_prefix().with_cached_prefix()
-    assert cached.t_full == whole.t_full and cached.t_forward == 4.0
-    spared = [whole.step_time(on(k)) - cached.step_time(on(k)) for k in range(3)]
-    assert spared == [0.0, 2.0, 4.0]
-
-
-def test_filling_a_cache_costs_its_share_of_what_is_spared():
-    cached = with_prefix().with_cached_prefix(0.25)
-    spared = [with_prefix().step_time(on(k)) - cached.step_time(on(k)) for k in range(3)]
-    assert spared == [0.0, 1.5, 3.0]
-
-
-def test_what_is_held_is_filled_anew_only_where_a_tensor_of_it_is_trained():
-    cached = with_prefix().with_cached_prefix(0.25, on(0, 1))
-    spared = [with_prefix().step_time(on(k)) - cached.step_time(on(k)) for k in range(3)]
-    # the first item is held and spared by the plans 1 and 2; with 1 trained it is filled anew
-    assert spared == [0.0, 1.5, 4.0]
+@pytest.mark.parametrize(
+    ("fill", "held", "spared"),
+    [
+        (0.0, on(), [0.0, 2.0, 4.0]),
+        (0.25, on(), [0.0, 1.5, 3.0]),
+        # the first item is held and spared by the plans 1 and 2; with 1 trained it is filled anew
+        (0.25, on(0, 1), [0.0, 1.5, 4.0]),
+    ],
+)
+def test_a_cached_prefix_is_paid_from_the_first_trained_tensor_on(fill, held, spared):
+    whole = profile(prefix=tuple(CostItem(tuple(range(k + 1)), 2.0) for k in range(3)))
+    cached = whole.with_cached_prefix(fill, held)
+    assert [whole.step_time(on(k)) - cached.step_time(on(k)) for k in range(3)] == spared
+    assert fill or (cached.t_full, cached.t_forward) == (whole.t_full, 4.0)
 
 
 @pytest.mark.parametrize(
@@ -167,3 +167,98 @@ def test_check_warns_of_another(fields, message):
 def test_check_data_refuses_another(fields, data, message):
     with pytest.raises(ValueError, match=message):
         profile(**fields).check_data(**data)
+
+
+TABLES = Path(__file__).parents[2] / "profiling" / "tables"
+STORED = TimingProfile(
+    t_forward=10.0,
+    items=(
+        CostItem((0,), 1.0),
+        CostItem((0, 2), 30.0),
+        CostItem((1,), 2.0),
+        CostItem((2,), 4.0),
+    ),
+    prefix=(CostItem((0, 1), 6.0),),
+    count=3,
+    tensors=(
+        TensorSpec("conv/kernel", (3, 3, 2, 4), "float32"),
+        TensorSpec("branch/kernel", (1, 1, 2, 4), "float32"),
+        TensorSpec("head/bias", (4,), "float32"),
+    ),
+    input_shape=((8, None, 3),),
+    batch_size=4,
+    optimizer="SGD",
+    device={"name": "Board 5", "cores": 4},
+    method="differences",
+    note="n",
+    calibration=(1.0,) * 6,
+    repeats=10,
+    spread=0.02,
+    uncertainty=0.01,
+    share_attributed=0.99,
+    created="2026-01-02T03:04:05+00:00",
+)
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    STORED.save(tmp_path / "profile.json")
+    return tmp_path / "profile.json"
+
+
+def changed(path: Path, **fields) -> Path:
+    """The file with other fields, and their checksum."""
+    data = {**json.loads(path.read_text()), **fields}
+    path.write_text(json.dumps({**data, "checksum": checksum(data)}))
+    return path
+
+
+def test_save_and_load_keep_every_field(path):
+    loaded = TimingProfile.load(path)
+    for field in dataclasses.fields(TimingProfile):
+        assert getattr(loaded, field.name) == getattr(STORED, field.name), field.name
+
+
+@pytest.mark.parametrize("path", sorted(TABLES.rglob("*.json")), ids=lambda path: path.stem)
+def test_the_tables_of_the_project_are_read(path):
+    loaded = TimingProfile.load(path)
+    assert loaded.t_full > 1e4 and loaded.count == len(loaded.tensors)
+
+
+def test_a_flipped_bit_is_refused_or_changes_nothing(path):
+    rng, content = np.random.default_rng(0), path.read_bytes()
+    misread = 0
+    for place in rng.choice(8 * len(content), 100, replace=False):
+        wrong = bytearray(content)
+        wrong[place // 8] ^= 1 << (place % 8)
+        path.write_bytes(wrong)
+        with contextlib.suppress(ValueError):
+            loaded = TimingProfile.load(path)
+            misread += dataclasses.astuple(loaded) != dataclasses.astuple(STORED)
+    assert misread == 0
+
+
+def test_another_digit_is_refused_by_the_checksum(path):
+    content = path.read_text()
+    right = json.loads(content)["checksum"]
+    path.write_text(content.replace('"time": 30.0', '"time": 20.0'))
+    with pytest.raises(ValueError, match=f"is damaged: the checksum is {right}, .*Profile this"):
+        TimingProfile.load(path)
+
+
+@pytest.mark.parametrize("text", ['{"count": 3', "[1, 2]"])
+def test_load_raises_when_the_file_is_not_a_profile(path, text):
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"profile.json' is no timing profile \(.*Profile this"):
+        TimingProfile.load(path)
+
+
+def test_load_says_how_to_make_a_profile_where_there_is_none(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no timing profile '.*/none.json'. Profile this"):
+        TimingProfile.load(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("version", [6, 8, "7", None])
+def test_load_raises_when_the_version_is_another(path, version):
+    with pytest.raises(ValueError, match=f"version {version!r}, this library reads 7.*Profile th"):
+        TimingProfile.load(changed(path, schema_version=version))
