@@ -1,4 +1,4 @@
-.PHONY: demo demo-lite test test-keras2 test-slow bench faults lint notebooks soak docs clean
+.PHONY: demo demo-lite test test-keras2 test-slow bench faults lint notebooks docs clean
 
 # At every start TensorFlow reports missing CUDA libraries as errors; 3 is the level that hides them.
 # What really fails raises an exception.
@@ -50,16 +50,13 @@ docs: $(installed)
 	@$(python) -m sphinx -W --keep-going -q -b html -d build/docs-trees -c .ci/docs elastic_tf/docs build/docs
 	@echo "Open build/docs/index.html in a browser."
 
-# Faults, fuzzing and hours of training for an hour each; `make faults` or `make soak` try one of them.
-test-slow: faults soak
+# Faults for an hour, and hours of random trainings, notebooks and related papers.
+test-slow: faults
 	$(python) -m pytest $(shared_out) -m hours
 
 faults: $(installed)
 	$(python) tests/faults/run.py
 	$(python) tests/faults/fuzz.py
-
-soak: $(installed)
-	$(python) tests/faults/soak.py
 
 lint: $(installed)
 	$(python) -m ruff check --config .ci/ruff.toml .
