@@ -77,7 +77,7 @@ def test_train_goes_on_where_it_was_interrupted(elastic, arrays, tmp_path, monke
     profile = shlex.quote(str(elastic[0].path / "profile.json"))
     given = words(arrays, tmp_path / "run", f"--rho 0.7 --interval 1 --profile {profile}")
 
-    class Broken(recording.TrainingClock):
+    class Broken(recording.Recorder):
         def on_epoch_begin(self, epoch, logs=None):
             super().on_epoch_begin(epoch, logs)
             if epoch == 1:
@@ -86,7 +86,7 @@ def test_train_goes_on_where_it_was_interrupted(elastic, arrays, tmp_path, monke
     def broken(*_, **__):
         raise InterruptedError
 
-    for name, instead in (("TrainingClock", Broken), ("summary", broken)):
+    for name, instead in (("Recorder", Broken), ("summary", broken)):
         with monkeypatch.context() as patch, pytest.raises(InterruptedError):
             patch.setattr(recording, name, instead)
             train.train(given)
@@ -211,7 +211,7 @@ def test_seconds_that_are_interrupted_leave_the_best_weights(arrays, tmp_path, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(recording.TrainingClock, "on_train_batch_end", interrupted)
+        patch.setattr(recording.Recorder, "on_train_batch_end", interrupted)
         first = train.train(given)
     assert (first.result["epochs"], first.result["steps"]) == (0, 0)
     assert first.result["validation_accuracy"] == first.result["head_accuracy"]

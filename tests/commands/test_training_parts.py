@@ -88,12 +88,11 @@ def model():
 
 
 def test_history_holds_seconds_and_what_was_trained(tmp_path, model):
-    clock, run = recording.TrainingClock(), runs.create(tmp_path, {"seed": 0})
-    recorder = recording.Recorder(run, clock, head_seconds=1.5)
+    recorder = recording.Recorder(runs.create(tmp_path, {"seed": 0}), head_seconds=1.5)
     full, (x, y) = Plan.full(len(model.tensors)), images()
     plan = full.filtered(2, modes.kernels(model, "filtered:2"))
     model.set_plan(plan)
-    model.fit(x, y, epochs=2, batch_size=10, verbose=0, callbacks=[clock, recorder])
+    model.fit(x, y, epochs=2, batch_size=10, verbose=0, callbacks=[recorder])
     model.set_plan(full)
     found = runs.load(tmp_path).history
     assert runs.trained_plans(found) == [plan] * 2

@@ -14,21 +14,22 @@ from elastic_tf.files import to_ranges
 from elastic_tf.plan import Plan
 
 
-class TrainingClock(tf.keras.callbacks.Callback):
-    """Counts the seconds of training: selection, tracing and waiting for data, not evaluation.
+class Recorder(tf.keras.callbacks.Callback):
+    """Writes each epoch into the run's directory as soon as it is there.
 
-    Stands first among the callbacks, so that the work of the others is counted. `epochs` has of
-    each epoch "seconds", without evaluation; "evaluation_seconds"; and "steps".
+    Stands first among the callbacks: "seconds" are those of training, with selection, tracing and
+    waiting for data, without "evaluation_seconds". `first` is written with the run's first epoch.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, run: runs.Run, **first: Any) -> None:
         super().__init__()
-        self.epochs: list[dict[str, Any]] = []
+        self._run, self._first = run, first
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._started = self.model._elastic.fit_started  # what is computed before the first epoch
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._run.go_back(epoch)  # to a backup
         self._evaluating, self._steps = 0.0, 0
         self._begun, self._started = self._started or time.perf_counter(), None
 
@@ -42,26 +43,6 @@ class TrainingClock(tf.keras.callbacks.Callback):
         self._evaluating += time.perf_counter() - self._tested
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        seconds = time.perf_counter() - self._begun - self._evaluating
-        told = {"evaluation_seconds": self._evaluating, "steps": self._steps}
-        self.epochs.append({"seconds": seconds, **told})
-
-
-class Recorder(tf.keras.callbacks.Callback):
-    """Writes each epoch into the run's directory as soon as it is there.
-
-    Stands last among the callbacks, and `clock` first. What it does itself is not in the seconds.
-    `first` is written with the first epoch of the run.
-    """
-
-    def __init__(self, run: runs.Run, clock: TrainingClock, **first: Any) -> None:
-        super().__init__()
-        self._run, self._clock, self._first = run, clock, first
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._run.go_back(epoch)  # to a backup
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         plan = self.model.plan
         rest = {} if self._run.history else self._first
         if plan != Plan.from_mask(plan.mask):
@@ -70,7 +51,9 @@ class Recorder(tf.keras.callbacks.Callback):
             {
                 "epoch": epoch + 1,
                 **(logs or {}),
-                **self._clock.epochs[-1],
+                "seconds": time.perf_counter() - self._begun - self._evaluating,
+                "evaluation_seconds": self._evaluating,
+                "steps": self._steps,
                 "trained": to_ranges(plan.mask),
                 "tensors": len(plan),
                 "peak_memory_bytes": runs.peak_memory_bytes(),

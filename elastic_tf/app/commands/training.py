@@ -94,7 +94,6 @@ def _within_seconds(
     model = et.ElasticModel.from_model(_network(settings, data))
     optimizer = et.optimizers.by_name(settings.optimizer, RATE)
     model.compile(optimizer, harness.loss(), metrics=["accuracy"], statistics="stored")
-    clock = recording.TrainingClock()
     course = Course(
         model,
         _samples(settings, data),
@@ -105,7 +104,7 @@ def _within_seconds(
         learning_rate=settings.learning_rate,
         profile=profile,
         verbose=verbose,
-        callbacks=[clock, recording.Recorder(run, clock)],
+        callbacks=[recording.Recorder(run)],
     )
     course.run()
     run.save_weights(model)
@@ -191,8 +190,7 @@ def _by_method(
     names = ("seed", "interval", "probe_size", "rho", "memory")
     given = {name: value for name in names if (value := getattr(settings, name)) is not None}
     task = baselines.Task(model=model, profile=profile, probe=data.probe, **given)
-    clock = recording.TrainingClock()
-    callbacks = [clock, *method.callbacks(task), recording.Recorder(run, clock, **first)]
+    callbacks = [recording.Recorder(run, **first), *method.callbacks(task)]
     if data.validation is not None:
         callbacks.append(kept)
     if settings.patience is not None:
