@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from elastic_tf.app.commands.harness import DOMAINS
-from elastic_tf.app.data.arrays import digits
+from elastic_tf.app.data import digits
 from elastic_tf.app.export import litert
 
 FOLDER = Path(__file__).parent / "lite_demo"

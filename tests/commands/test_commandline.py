@@ -19,7 +19,7 @@ from elastic_tf import __main__ as program
 from elastic_tf.app import zoo
 from elastic_tf.app.commands import commandline, harness, train
 from elastic_tf.app.commands.commandline import option, parse, words_of
-from elastic_tf.app.data.pipelines import AUGMENTATIONS
+from elastic_tf.app.pipelines import AUGMENTATIONS
 from elastic_tf.methods import baselines
 from elastic_tf.train import optimizers
 

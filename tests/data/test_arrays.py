@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastic_tf.app.data import Batching, arrays, from_arrays
-from elastic_tf.app.data.pipelines import split_off
+from elastic_tf.app.data import arrays, from_arrays
+from elastic_tf.app.pipelines import Batching, split_off
 
 
 def numbered(count=10, size=4):

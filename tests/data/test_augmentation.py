@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 from scipy import ndimage
 
-from elastic_tf.app.data import Batching, augmentation
-from elastic_tf.app.data.pipelines import AUGMENTATIONS
+from elastic_tf.app.pipelines import AUGMENTATIONS, Batching, augmentation
 
 SEEDS = [np.array([number, 3]) for number in range(40)]
 

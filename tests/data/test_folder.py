@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from elastic_tf.app.data import image_folder
+from elastic_tf.app import data
 
 SIZE = 8
 RED, GREEN = (200, 10, 10), (10, 200, 10)
@@ -47,8 +47,11 @@ def write_folder(root, classes=("green", "red"), counts=(3, 2)):
     return root
 
 
-def read(root, **options):
-    return image_folder(root, **{"image_size": SIZE, "batch_size": 4, **options})
+def read(root, keep=True, **options):
+    """The folder, as it is read where its images fit into memory, or do not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "fits_memory", lambda *_: keep)
+        return data.image_folder(root, **{"image_size": SIZE, "batch_size": 4, **options})
 
 
 def test_a_folder_gives_batches_of_its_images(tmp_path):
@@ -62,16 +65,14 @@ def test_a_folder_gives_batches_of_its_images(tmp_path):
     np.testing.assert_array_equal(x, [plain(GREEN, 8)] * 2 + [plain(RED, 8)] * 2)
 
 
-def test_a_folder_yields_the_same_with_and_without_cache(tmp_path):
+def test_a_folder_yields_the_same_whether_it_fits_memory_or_not(tmp_path):
     write_folder(tmp_path)
     pixels = np.random.default_rng(0).integers(0, 256, (20, 14, 3), np.uint8)
     for index in range(3):
         content = encoded(np.roll(pixels, index, axis=0))
         (tmp_path / "train" / "red" / f"{index}.png").write_bytes(content)
-    cached, from_files = (
-        read(tmp_path, cache=cache, augment=("rotate", "flip")) for cache in (True, False)
-    )
-    for first, second in zip(cached.train.repeat(3), from_files.train.repeat(3)):
+    kept, from_files = (read(tmp_path, one, augment=("rotate", "flip")) for one in (True, False))
+    for first, second in zip(kept.train.repeat(3), from_files.train.repeat(3)):
         np.testing.assert_array_equal(first[0], second[0])
         np.testing.assert_array_equal(first[1], second[1])
 
@@ -153,8 +154,8 @@ def test_what_cannot_be_decoded_is_left_out_when_told_so(tmp_path):
     bad = write_folder(tmp_path) / "train" / "green"
     for name, (content, _) in BAD.items():
         (bad / name).write_bytes(content)
-    for cache in (True, False):
-        found = read(tmp_path, on_bad_image="skip", cache=cache, batch_size=6)
+    for keep in (True, False):
+        found = read(tmp_path, keep, on_bad_image="skip", batch_size=6)
         assert [path.split("/")[-1] for path in found.skipped] == sorted(BAD)
         ((x, y),) = found.train
         assert sorted(y.numpy()) == [0, 0, 0, 1, 1, 1]
@@ -191,8 +192,8 @@ def test_odd_names_are_read_and_can_be_printed(tmp_path):
     where = write_folder(tmp_path) / "train" / "red"
     for name in ODD:
         (where / name).write_bytes(encoded(plain(RED)))
-    for cache in (True, False):
-        assert read(tmp_path, cache=cache, batch_size=14).train_count == 14
+    for keep in (True, False):
+        assert read(tmp_path, keep, batch_size=14).train_count == 14
     for name in ODD:
         (where / name).write_bytes(b"no image")
         with pytest.raises(ValueError, match=r"train/red/.*Unknown image") as refused:

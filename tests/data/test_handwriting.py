@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from elastic_tf.app.data.arrays import Shift, _shifted, digits
+from elastic_tf.app.data import Shift, _shifted, digits
 
 
 def shifted(x, **shift):

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from elastic_tf.app.commands import harness, train
-from elastic_tf.app.data.tfds import tfds_classes, tfds_images
+from elastic_tf.app.data import tfds_classes, tfds_images
 
 COUNT = 20  # images in each split of a made-up data set
 CLASSES = {"caltech_birds2011": 200, "mnist": 10}

@@ -11,7 +11,7 @@ import tensorflow as tf
 from PIL import Image
 
 import elastic_tf as et
-from elastic_tf.app.data import folder as image_files
+from elastic_tf.app.data import read_image
 from elastic_tf.lite import disk, fitting, updates
 from elastic_tf.lite.fitting import rate_at
 from elastic_tf.lite.trainer import Trainer, main
@@ -254,7 +254,7 @@ def test_images_are_those_of_the_library_but_for_rounding(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (90, 70, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "one.png")
     ours = disk.read_image(tmp_path / "one.png", (32, 32, 3)).astype(int)
-    assert abs(ours - image_files.read(str(tmp_path / "one.png"), 32)).max() <= 1
+    assert abs(ours - read_image(str(tmp_path / "one.png"), 32)).max() <= 1
 
 
 def test_folder_with_a_damaged_image_or_one_class_is_refused(exported, tmp_path_factory):

@@ -202,9 +202,9 @@ def _read(path: str, size: int, channels: int) -> np.ndarray:
     """The image in a file as a network takes it; float32 (size, size, channels)."""
     import tensorflow as tf
 
-    from elastic_tf.app.data import folder
+    from elastic_tf.app.data import read_image
 
-    image = folder.read(path, size).astype(np.float32)
+    image = read_image(path, size).astype(np.float32)
     return image if channels == 3 else tf.image.rgb_to_grayscale(image).numpy()
 
 

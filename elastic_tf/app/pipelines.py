@@ -15,7 +15,6 @@ from elastic_tf.files import quarter_of_memory
 from elastic_tf.timing import usable_cores
 from elastic_tf.train.samples import Samples
 
-MOST_SIZE = 8192  # pixels of a side
 _WORKERS = max(usable_cores(), 2)  # images decoded at a time
 _MOST_SEED = 2**62  # another one is this and 1
 _AHEAD = 4  # batches made in advance
