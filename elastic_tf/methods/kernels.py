@@ -89,7 +89,17 @@ def kernel_costs(model: tf.keras.Model) -> KernelCosts:
     tensors = arguments.elastic(model).tensors
     index = {id(tensor): k for k, tensor in enumerate(tensors)}
     macs, inputs, kept = (np.zeros(len(tensors), np.int64) for _ in range(3))
-    graph, uses = traced(model)
+    one = tf.nest.map_structure(
+        lambda spec: tf.TensorSpec((1, *spec.shape[1:]), spec.dtype), input_spec(model)
+    )
+    with modes.recorded(model) as uses:
+        graph = traced_pass(model, one, training=False).graph
+    if not uses or any(None in part.shape for use in uses for part in (use.x, use.y)):
+        raise ValueError(
+            "The model must have convolutions or dense layers, and images of known size. Received: "
+            f"'{model.name}' with inputs {one} and {len(uses)} uses of kernels. Build it for one "
+            "size."
+        )
     of_op = {use.y.op.name: use for use in uses}
     last, peak = -1, 0
     for op in graph.get_operations():
@@ -110,22 +120,6 @@ def kernel_costs(model: tf.keras.Model) -> KernelCosts:
             inputs[last] += taken
     sizes = np.array([math.prod(tensor.shape) for tensor in tensors])
     return KernelCosts(sizes, macs, inputs, kept, peak, _channels(model, macs))
-
-
-def traced(model: tf.keras.Model) -> tuple[tf.Graph, list[modes.Use]]:
-    """The forward pass of one image, and the uses of kernels in it."""
-    one = tf.nest.map_structure(
-        lambda spec: tf.TensorSpec((1, *spec.shape[1:]), spec.dtype), input_spec(model)
-    )
-    with modes.recorded(model) as uses:
-        graph = traced_pass(model, one, training=False).graph
-    if not uses or any(None in part.shape for use in uses for part in (use.x, use.y)):
-        raise ValueError(
-            "The model must have convolutions or dense layers, and images of known size. Received: "
-            f"'{model.name}' with inputs {one} and {len(uses)} uses of kernels. Build it for one "
-            "size."
-        )
-    return graph, uses
 
 
 def _channels(model: tf.keras.Model, macs: np.ndarray) -> dict[int, dict[str, int]]:

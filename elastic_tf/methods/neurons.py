@@ -137,10 +137,10 @@ class Velocity:
             self._model.set_weights(now)
         if not np.isfinite(sums).all():
             first = int(np.argmin(np.isfinite(sums).all(axis=0)))
-            name = self._model.tensors[self.neurons.kernel[first]].name
             raise ValueError(
                 f"The outputs of neurons must be finite. Received: {sums[:, first].tolist()} as "
-                f"sums of products of one of '{name}'. Lower the learning rate."
+                f"sums of products of '{self._model.tensors[self.neurons.kernel[first]].name}'. "
+                "Lower the learning rate."
             )
         both, one, other = sums
         lengths = np.sqrt(one * other)
@@ -149,18 +149,13 @@ class Velocity:
         self.v = phi - self.phi - _MU * self.v
         self.phi = phi
 
-    def order(self) -> np.ndarray:
-        """(n,) the neurons from the fastest to the slowest, by v for each weight (Eq. 7)."""
-        return np.argsort(-np.abs(self.v) / self.neurons.cost, kind="stable")
-
     def _outputs(self, x: tf.Tensor) -> list[tf.Tensor]:
         """(..., channels) of each use of a kernel."""
         index = {id(tensor): k for k, tensor in enumerate(self._model.tensors)}
         with never_differentiated(), host_generators_kept(self._model):
             with modes.recorded(self._model) as uses:
                 self._model(x, training=False)
-        known = set(self.neurons.kernel.tolist())
-        uses = [use for use in uses if index.get(id(use.kernel)) in known]
+        uses = [use for use in uses if index.get(id(use.kernel)) in self.neurons.kernel]
         self._kernels = [index[id(use.kernel)] for use in uses]
         return [
             tf.nn.bias_add(use.y, use.layer.bias) if use.layer.use_bias else use.y for use in uses
@@ -214,7 +209,7 @@ class TrainNeurons(tf.keras.callbacks.Callback):
         order = np.random.default_rng([self._seed, epoch]).permutation(len(neurons.cost))
         if self._velocity is not None and known is not None:
             self._velocity.phi, self._velocity.v = (np.array(known[name]) for name in ("phi", "v"))
-            order = self._velocity.order()
+            order = np.argsort(-np.abs(self._velocity.v) / neurons.cost, kind="stable")  # Eq. 7
         chosen = neurons.within(order, self._share * neurons.cost.sum())
         self.model.set_plan(neurons.plan(chosen, head_tensors(self.model)))
         self.model.cache_prefix(1)

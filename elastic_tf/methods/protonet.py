@@ -29,6 +29,7 @@ from elastic_tf.train.head.features import dense_layers
 L = tf.keras.layers
 _SCALE = 10.0  # of cosines, which lie between -1 and 1
 _BATCH = 64  # images in a forward pass
+_SAMPLES = 32  # in a pass that is differentiated
 _SUFFIXES = 8  # traced steps that are kept
 _BETWEEN = frozenset({"BiasAdd", "FusedBatchNormV3", "Identity"})  # a kernel and its activation
 _ACTIVATIONS = frozenset("Elu LeakyRelu Relu Relu6 Selu Sigmoid Softplus Tanh".split())
@@ -69,10 +70,10 @@ class ProtoNet:
         self.model = ElasticModel(inputs, network(inputs), name="protonet")
         self._statistics = "batch" if bn_training else "stored"
         self.network = network
-        self._adam: Any = None
+        self._adam = optimizers.adam(1e-3)
         self._suffixes = LastUsed(_SUFFIXES)
         self._fisher: dict[Sequence[int], ChannelFisher] = {}
-        self.adam(1e-3)
+        self.compile(self._adam)
         self._features = tf.function(
             lambda x: self.model(x, training=False),
             input_signature=[tf.TensorSpec((None, *inputs.shape[1:]), inputs.dtype)],
@@ -100,8 +101,7 @@ class ProtoNet:
 
     def adam(self, learning_rate: float) -> None:
         """Train by Adam from its beginning; what was traced for a plan is used again."""
-        if self._adam is None or self.model.optimizer is not self._adam:
-            self._adam = optimizers.adam(learning_rate)
+        if self.model.optimizer is not self._adam:
             self.compile(self._adam)
         for variable in self._adam.variables:  # its moments and counts
             variable.assign(tf.zeros_like(variable))
@@ -241,21 +241,20 @@ class ChannelFisher:
     Args:
         model: elastic model, built.
         loss: (outputs, y, *shared) -> (n,), the loss of each sample.
-        kernels: indices of the tensors that are looked at; None: of all kernels.
+        kernels: indices of the tensors that are looked at.
 
     Source: Kwon et al., TinyTrain, ICML 2024, Eq. (2), which leaves open where a is taken.
     """
 
     def __init__(
-        self, model: tf.keras.Model, loss: Callable[..., tf.Tensor], kernels: Any = None
+        self, model: ElasticModel, loss: Callable[..., tf.Tensor], kernels: Sequence[int]
     ) -> None:
-        self._model, self._loss = arguments.elastic(model), loss
-        chosen = range(len(model.tensors)) if kernels is None else kernels
-        self._index = {id(model.tensors[k]): int(k) for k in chosen}
+        self._model, self._loss = model, loss
+        self._index = {id(model.tensors[k]): int(k) for k in kernels}
         self._found: list[int] = []  # kernel of each result of the trace
         self._run: Any = None
 
-    def __call__(self, x: Any, y: Any, *shared: Any, batch_size: int = 32) -> dict[int, np.ndarray]:
+    def __call__(self, x: Any, y: Any, *shared: Any) -> dict[int, np.ndarray]:
         """The deltas of each kernel, by its index among the tensors; float64 (channels,).
 
         The loss is given what is `shared` as a whole; x and y are samples first, some at a time.
@@ -263,11 +262,15 @@ class ChannelFisher:
         Raises:
             ValueError: a delta is not finite.
         """
+        given = [tf.convert_to_tensor(one) for one in (x, y, *shared)]
+        if self._run is None:  # one trace serves all lengths
+            kinds = [tf.TensorSpec((None, *one.shape[1:]), one.dtype) for one in given]
+            self._run = tf.function(self._trace, input_signature=kinds)
         found: dict[int, Any] = {}
         with host_generators_kept(self._model):
-            for start in range(0, len(x), batch_size):
-                parts = (a[start : start + batch_size] for a in (x, y))
-                results = self._traced(*parts, *shared)  # the first call makes `_found`
+            for start in range(0, len(x), _SAMPLES):
+                parts = (one[start : start + _SAMPLES] for one in given[:2])
+                results = self._run(*parts, *given[2:])  # the first call makes `_found`
                 for k, part in zip(self._found, results):
                     found[k] = found.get(k, 0.0) + part.numpy().astype(np.float64)
         for k, sums in found.items():
@@ -278,14 +281,6 @@ class ChannelFisher:
                     "samples and the weights."
                 )
         return {k: found[k] / (2 * len(x)) for k in sorted(found)}
-
-    def _traced(self, *arrays: Any) -> list[tf.Tensor]:
-        """One trace serves all lengths."""
-        given = [tf.convert_to_tensor(one) for one in arrays]
-        if self._run is None:
-            kinds = [tf.TensorSpec((None, *one.shape[1:]), one.dtype) for one in given]
-            self._run = tf.function(self._trace, input_signature=kinds)
-        return self._run(*given)
 
     def _trace(self, x: tf.Tensor, *given: tf.Tensor) -> list[tf.Tensor]:
         with stack.never_differentiated(), modes.recorded(self._model) as uses:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from elastic_tf import arguments
 from elastic_tf.methods.fewshot import ProtoNet, checked
 from elastic_tf.train import optimizers
 
@@ -73,32 +72,19 @@ class Episodes:
         seed: int = 0,
         shots: int | None = None,
     ) -> None:
-        least, most = (arguments.count("way", one, least=2) for one in arguments.items("way", way))
-        arguments.count("way", most, least=least)
-        self._limits = (
-            arguments.count("support_limit", support_limit),
-            arguments.count("per_class_limit", per_class_limit),
-        )
-        self._query = arguments.count("query", query)
-        self._seed = arguments.count("seed", seed, least=0)
-        self._shots = None if shots is None else arguments.count("shots", shots)
+        self._limits = support_limit, per_class_limit
+        self._query, self._seed, self._shots = query, seed, shots
         self._images, labels = checked(samples[0], samples[1])
         self._names, self._labels = np.unique(labels, return_inverse=True)
         self._rows = [np.flatnonzero(self._labels == k) for k in range(len(self._names))]
-        self._way = least, min(most, len(self._names))
-        if len(self._names) < least:
+        self._way = way[0], min(way[1], len(self._names))
+        there, fewest = min(map(len, self._rows)), query + (shots or 1)
+        if len(self._names) < way[0] or there < fewest:
             raise ValueError(
-                f"An episode must have at least {least} classes. Received: `samples` of "
-                f"{len(self._names)}. Lower `way`, or give more classes."
+                f"Episodes need {way[0]} classes of {fewest} images. Received: `samples` of "
+                f"{len(self._names)}, the smallest of {there} images. Lower `way`, `query` or "
+                "`shots`, or leave classes out."
             )
-        fewest = query + (shots or 1)
-        for name, rows in zip(self._names, self._rows):
-            if len(rows) < fewest:
-                raise ValueError(
-                    f"Every class must have {fewest} images, {fewest - query} to learn from and "
-                    f"{query} for queries. Received: {len(rows)} of class {name}. Lower `query` or "
-                    "`shots`, or leave the class out."
-                )
 
     def __getitem__(self, index: int) -> Episode:
         rng = np.random.default_rng((self._seed, index))
@@ -158,8 +144,6 @@ def meta_train(
 
     Source: Kwon et al., TinyTrain, ICML 2024, Sec. 2.1, App. A.3.
     """
-    arguments.count("epochs", epochs)
-    arguments.count("steps", steps)
     net = ProtoNet.of(model)
     if optimizer is None:
         rate = optimizers.cosine(learning_rate, epochs * steps, warm_up=_WARM_UP)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import CLASSES, IMAGE, K, L, crossentropy, fit, images, network
+from networks import CLASSES, IMAGE, K, L, crossentropy, fit, images
 from related import prunetrain
 
 from elastic_tf import ElasticModel, stack
@@ -62,14 +62,6 @@ def test_channels_that_became_sparse_are_counted_and_told():
     with pytest.warns(UserWarning, match="14% of the groups are sparse"):
         history = fit(model, epochs=1, callbacks=[prunetrain.SparseGroups()])
     assert history["sparse_groups"] == [pytest.approx(2 / 14)]
-
-
-def test_adapting_changes_no_output_and_shares_the_weights():
-    model = ElasticModel.from_model(network())
-    adapted = prunetrain.adapt(model)
-    np.testing.assert_array_equal(adapted(images()[0]), model(images()[0]))
-    assert {id(weight) for weight in adapted.weights} == {id(weight) for weight in model.weights}
-    assert prunetrain.adapt(adapted) is adapted
 
 
 def test_a_model_without_channels_between_kernels_is_refused():

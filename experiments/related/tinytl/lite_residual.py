@@ -50,12 +50,6 @@ class LiteResidual(tf.keras.layers.Layer):
     def build(self, input_shape: Sequence[tf.TensorShape]) -> None:
         """Make the branch for a block that maps one shape to the other."""
         (*_, height, width, channels), (*_, out_height, out_width, out_channels) = input_shape
-        if None in (height, width, out_height, out_width):
-            raise ValueError(
-                "A lite residual module must know the size of its images. Received: shapes "
-                f"{tuple(input_shape[0])} and {tuple(input_shape[1])}. Build the model for a fixed "
-                "input size."
-            )
         pooled = min(height, width) // _POOL
         self._is_global = pooled <= 1
         kernel, strides = 1, (1, 1)
