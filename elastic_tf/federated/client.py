@@ -16,8 +16,7 @@ import numpy as np
 import tensorflow as tf
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile
-from elastic_tf.choose.budget.remembered import recalled
+from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile, recalled
 from elastic_tf.choose.importance import depth
 from elastic_tf.choose.selection import select_tensors, smallest_feasible_rho
 from elastic_tf.federated import changes

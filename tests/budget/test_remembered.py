@@ -8,7 +8,7 @@ from clocks import Device, Passing, data, run, table
 from networks import L, crossentropy, network
 
 import elastic_tf as et
-from elastic_tf.choose.budget import remembered
+from elastic_tf.choose.budget import prior
 from elastic_tf.choose.budget.ratio import RatioControl
 
 
@@ -27,9 +27,9 @@ def prefixed():
 @pytest.mark.parametrize("delivered", [0.5, 0.9, 1.2])
 def test_what_a_device_delivered_is_counted_on_again(cache, delivered):
     before = prefixed()
-    assert remembered.recalled(before) == (before, "")
-    remembered.remember(before, delivered)
-    after, said = remembered.recalled(before)
+    assert prior.recalled(before) == (before, "")
+    prior.remember(before, delivered)
+    after, said = prior.recalled(before)
     assert f"{delivered:.0%} of the savings" in said
     assert after.t_full == pytest.approx(before.t_full)
     for mask in np.random.default_rng(0).random((20, 10)) < 0.4:
@@ -39,23 +39,23 @@ def test_what_a_device_delivered_is_counted_on_again(cache, delivered):
 
 
 def test_another_batch_or_device_or_a_damaged_file_has_nothing(cache, monkeypatch):
-    remembered.remember(table(), 0.5)
+    prior.remember(table(), 0.5)
     (file,) = cache.iterdir()
     for change in ({"batch_size": 8}, {"optimizer": "SGD"}, {"device": {"name": "Board"}}):
-        assert not remembered.recalled(dataclasses.replace(table(), **change))[1]
+        assert not prior.recalled(dataclasses.replace(table(), **change))[1]
     for text in ("", "[]", '{"delivered": 1e9, "created": ""}', '{"delivered": "nan"}'):
         file.write_text(text)
-        assert not remembered.recalled(table())[1]
+        assert not prior.recalled(table())[1]
     monkeypatch.setenv("ELASTIC_TF_CACHE", "")
-    remembered.remember(table(), 0.5)
-    assert not remembered.recalled(table())[1]
+    prior.remember(table(), 0.5)
+    assert not prior.recalled(table())[1]
 
 
 def test_a_place_that_cannot_be_written_stops_no_training(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ELASTIC_TF_CACHE", str(tmp_path / "file"))
-    remembered.remember(table(), 0.5)
-    assert not remembered.recalled(table())[1]
+    prior.remember(table(), 0.5)
+    assert not prior.recalled(table())[1]
 
 
 def test_a_training_without_a_profile_teaches_the_next_one(cache, capsys, monkeypatch):

@@ -21,8 +21,7 @@ import tensorflow as tf
 
 from elastic_tf import arguments, stack
 from elastic_tf.choose.budget.ledger import Pace
-from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile
-from elastic_tf.choose.budget.remembered import recalled
+from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile, recalled
 from elastic_tf.choose.importance import depth
 from elastic_tf.choose.selection import Selection, select_tensors, smallest_feasible_rho
 from elastic_tf.lite.ridge import is_as_good

@@ -6,6 +6,9 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
 
 _SETTLED = 20  # steps under a plan that tell it without those before: 3 % with a spread of 15 %
 _LONGEST = 200  # steps that tell the next ones; the speed of a shared device drifts
@@ -157,3 +160,11 @@ class Ledger:
         """Seconds that one more call and the end of its epoch take at most, as seen lately."""
         endings = self._endings[1:] or [self.ending]
         return max(self._slowest, default=0.0) + max(endings)
+
+
+def finished(logs: Any) -> Any:
+    """`logs`, once the device has computed them."""
+    for value in tf.nest.flatten(logs):
+        if tf.is_tensor(value):
+            value.numpy()
+    return logs

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf import stack
-from elastic_tf.choose.budget.ledger import Ledger
+from elastic_tf.choose.budget.ledger import Ledger, finished
 from elastic_tf.choose.probe import size_of
 from elastic_tf.train.engine.mixin import ElasticMixin
 
@@ -108,11 +108,3 @@ def of_batches(batches: list[Any], spec: Any) -> tf.data.Iterator:
 def shapes(batch: Any) -> list[tf.TensorShape]:
     """Of all parts of a batch."""
     return [part.shape for part in tf.nest.flatten(batch)]
-
-
-def finished(logs: Any) -> Any:
-    """`logs`, once the device has computed them."""
-    for value in tf.nest.flatten(logs):
-        if tf.is_tensor(value):
-            value.numpy()
-    return logs

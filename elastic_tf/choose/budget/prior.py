@@ -4,23 +4,35 @@ A contraction (convolution, matrix product) of two tensors has a gradient for ea
 operations as itself; the gradient of any other op moves the bytes that the op moved. A gradient is
 needed by the tensors that flow into it. So one trace of the forward pass tells what training each
 tensor costs, up to a few speeds, and one pass by the clock tells how fast this device is.
+
+It may be off by a factor: of the savings foretold a device delivers more or less. The factor that
+was seen last is kept in the user's cache directory, in a small file for each device, software,
+model, batch and optimizer. ELASTIC_TF_CACHE names another directory; empty, nothing is kept.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
+import hashlib
+import json
+import math
+import os
+import time
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import platformdirs
 import tensorflow as tf
 
 from elastic_tf import stack
-from elastic_tf.choose.budget.lookahead import finished
-from elastic_tf.choose.budget.remembered import recalled, remember
+from elastic_tf.choose.budget.ledger import finished
+from elastic_tf.files import now, to_json, write_json
 from elastic_tf.graph import captured, has_state, members, reached_from
 from elastic_tf.memory.ops import inlined, nodes
 from elastic_tf.timing.profile import CostItem, TimingProfile, described
-from elastic_tf.timing.step import seconds
 from elastic_tf.train import optimizers
 from elastic_tf.train.engine.prefix import Forward
 from elastic_tf.train.engine.tracing import kept
@@ -45,6 +57,12 @@ _FREE = frozenset(
 _STOP = "StopGradient"
 _DRAWS = ("StatelessRandom", "StatelessTruncated")  # Keras 3 moves their seeds on
 _PASSES = 3  # timed; the quickest counts, for the others shared the machine
+
+_PLACE = "ELASTIC_TF_CACHE"
+_MOST = 10.0  # a factor beyond is no measurement
+_SAID = (
+    "A training on this device delivered {0:.0%} of the savings foretold ({1}): counted on again."
+)
 
 
 def prior_profile(model: Any, x: Any, frozen: Forward | None = None) -> TimingProfile:
@@ -92,6 +110,44 @@ def first_step_seconds(model: Any, share: float) -> float:
     return (least + more * share) * float(model._elastic.tracing)
 
 
+def recalled(profile: TimingProfile) -> tuple[TimingProfile, str]:
+    """A prior, corrected by what was seen last, and a line that says so; empty where nothing was.
+
+    A file that cannot be read counts as none.
+    """
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        file = _file(profile)
+        if file is not None:
+            found = json.loads(file.read_text(encoding="utf-8"))
+            delivered = float(found["delivered"])
+            if 1.0 / _MOST < delivered < _MOST:
+                return corrected(profile, delivered), _SAID.format(delivered, found["created"])
+    return profile, ""
+
+
+def corrected(profile: TimingProfile, delivered: float) -> TimingProfile:
+    """The profile of a device that delivers this part of its savings; a full step takes as long."""
+    spared = math.fsum(item.time for item in profile.items)
+    delivered = min(delivered, profile.t_full / spared) if spared else delivered
+    items, prefix = (
+        tuple(replace(item, time=delivered * item.time) for item in part)
+        for part in (profile.items, profile.prefix)
+    )
+    forward = max(profile.t_full - math.fsum(item.time for item in items), 0.0)
+    if math.fsum(item.time for item in prefix) > forward:
+        prefix = profile.prefix
+    return replace(profile, items=items, prefix=prefix, t_forward=forward)
+
+
+def remember(profile: TimingProfile, delivered: float) -> None:
+    """Keep what part of this prior's savings was delivered; where that cannot be, nothing is."""
+    with contextlib.suppress(OSError):
+        file = _file(profile)
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, {"delivered": delivered, "created": now()})
+
+
 class StepCosts:
     """The times by which plans are chosen in one `fit`."""
 
@@ -127,6 +183,16 @@ class StepCosts:
         if filling:
             fill = rows.fill_cost(epochs)
         return profile.with_cached_prefix(fill, rows.held(self._model.tensors))
+
+
+def _file(profile: TimingProfile) -> Path | None:
+    """Where it is kept."""
+    place = os.environ.get(_PLACE, platformdirs.user_cache_dir("elastic_tf"))
+    if not place:
+        return None
+    names = ("tensors", "input_shape", "batch_size", "optimizer", "device")
+    known = json.dumps(to_json({name: getattr(profile, name) for name in names}), sort_keys=True)
+    return Path(place) / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.json"
 
 
 def _whitens(model: Any) -> bool:
@@ -166,6 +232,10 @@ def _work(graph: Any, tensors: Sequence[tf.Variable]) -> tuple[dict[int, float],
 
 def _seconds(model: Any, run: Any, x: Any) -> float:
     """Of a traced forward pass, after a first one that is slower; what they change is put back."""
+    found = []
     with kept(model, [run.graph]):
-        found = [seconds(lambda given: finished(run(given)), x) for _ in range(1 + _PASSES)]
+        for _ in range(1 + _PASSES):
+            started = time.perf_counter()
+            finished(run(x))
+            found.append(time.perf_counter() - started)
     return min(found[1:])

@@ -8,8 +8,8 @@ from collections import deque
 from typing import Any
 
 from elastic_tf import stack
-from elastic_tf.choose.budget.ledger import Ledger
-from elastic_tf.choose.budget.lookahead import Lookahead, finished, of_batches
+from elastic_tf.choose.budget.ledger import Ledger, finished
+from elastic_tf.choose.budget.lookahead import Lookahead, of_batches
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.state import LastUsed
 from elastic_tf.train.engine.tracing import kept
