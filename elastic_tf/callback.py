@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -25,7 +24,6 @@ from elastic_tf.train.recovery import Backup, Recovery
 from elastic_tf.train.samples import known_of
 
 _CONTROL = Control()
-_SETTINGS = [field.name for field in dataclasses.fields(Settings)]
 
 
 class ElasticCallback(tf.keras.callbacks.Callback):
@@ -72,7 +70,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         profile: the `TimingProfile` that it goes by; foretold by the last `fit` if none was given.
 
     Raises:
-        TypeError: an argument of another kind, or one that there is not.
+        TypeError: an argument of another kind.
         ValueError: one out of range.
 
     Source: Huang et al., ElasticTrainer, MobiSys 2023, Sec. 3.
@@ -93,14 +91,8 @@ class ElasticCallback(tf.keras.callbacks.Callback):
         control: Control = _CONTROL,
         backup: Backup | None = None,
         verbose: int = 0,
-        **unknown: Any,
     ) -> None:
         super().__init__()
-        for name in unknown:
-            known = [*_SETTINGS, "backup"]
-            near = arguments.nearest(name, known)
-            hint = f"Did you mean `{near}`?" if near else f"It has {', '.join(known)}."
-            raise TypeError(f"ElasticCallback has no argument `{name}`. {hint}")
         if importance is None:
             importance = depth if probe is None else loss_decrease
         probe = probe if isinstance(probe, Probe) else Probe(probe)
@@ -124,8 +116,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ElasticCallback:
         """An unused callback with equal settings; data and functions are shared."""
-        given = {name: getattr(self.settings, name) for name in _SETTINGS}
-        copied = type(self)(**given, backup=self.backup)
+        copied = type(self)(**vars(self.settings), backup=self.backup)
         copied.clock = self.clock
         return copied
 

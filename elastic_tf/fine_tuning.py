@@ -134,9 +134,7 @@ def finetune(
         rights = ("accuracy", "acc", "binary_accuracy")
         share, least = tf.keras.metrics.BinaryAccuracy, 0.0 if has_logits else 0.5
         metrics = [share(one, threshold=least) if one in rights else one for one in metrics]
-    if learning_rate is not None:
-        learning_rate = arguments.number("learning_rate", learning_rate, low=0.0)
-    rate = RATE if learning_rate is None else learning_rate
+    rate = arguments.rate("learning_rate", RATE if learning_rate is None else learning_rate)
     options: dict[str, Any] = {"metrics": metrics, "statistics": "stored"}
     elastic.compile(optimizers.shampoo(rate), _loss(loss, kind, labels, has_logits), **options)
     course = Course(
@@ -146,7 +144,7 @@ def finetune(
         seconds=seconds,
         started=started,
         epochs=epochs,
-        learning_rate=learning_rate,
+        learning_rate=rate,
         profile=profile,
         verbose=verbose,
         has_head=all(id(one) in known for one in network.weights),
@@ -246,15 +244,6 @@ def _warn_if_frozen(network: tf.keras.Model) -> None:
 
 def _judged(validation: Any, samples: Samples, axes: int, kind: str, outputs: int) -> Samples:
     """The data to judge by, like those that are trained on."""
-    is_pair = isinstance(validation, tuple) and len(validation) == 2
-    ends = isinstance(validation, tf.data.Dataset) and (
-        validation.cardinality() not in (tf.data.INFINITE_CARDINALITY, 0)
-    )
-    if not (is_pair or ends):
-        raise ValueError(
-            "`validation` must be (x, y) or a tf.data.Dataset of batches that ends. Received: "
-            f"{brief(validation)}."
-        )
     try:
         found = as_samples(validation)
     except ValueError as error:

@@ -160,12 +160,12 @@ def test_the_rate_is_the_one_that_the_documentation_names():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"train": 3}, r"`train` must be \(x, y\).*Received: 3"),
+        ({"train": 3}, r"must be given as \(x, y\).*Received: 3"),
         ({"train": (images()[0], np.zeros(COUNT, int))}, "two classes or more.*Received"),
         ({"train": (images()[0], images()[1] + 1)}, "from 1 to 3. Subtract 1, or"),
         ({"train": (images()[0], np.zeros((COUNT, 2, 2)))}, "Compile and fit an et.ElasticModel"),
-        ({"validation": images()[0]}, r"`validation` must be \(x, y\)"),
-        ({"validation": tf.data.Dataset.from_tensors(images()).repeat()}, "batches that ends"),
+        ({"validation": images()[0]}, r"`validation` cannot.*given as \(x, y\)"),
+        ({"validation": tf.data.Dataset.from_tensors(images()).repeat()}, "`validation` .* end"),
         ({"validation": (images()[0], images()[1][:9])}, "`validation` cannot.*equally many"),
         ({"validation": (images()[0][:, :5], images()[1])}, r"\(5, 6, 3\)\], and \[\(6, 6, 3\)\]"),
         ({"validation": (np.nan * images()[0], images()[1])}, "of `validation` must be finite"),

@@ -1,8 +1,7 @@
-"""The probe: the samples on which importance is evaluated, other ones at each selection."""
+"""The probe, the samples on which importance is evaluated: other ones at each selection."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
@@ -50,7 +49,7 @@ class Draws:
     def __init__(self, source: Any, size: int, seed: int) -> None:
         source = source.arrays if isinstance(source, Samples) else source
         self.source, self.size = source, size
-        self.drawn = 0  # so far, batches of the dataset, those included that failed
+        self.drawn = 0  # so far, batches of the dataset
         self._generator = np.random.default_rng(seed)
         self._batches: Iterator[Any] | None = None
         if not isinstance(source, tf.data.Dataset) and not (
@@ -72,14 +71,13 @@ class Draws:
         return joined(batches, self.size)
 
     def skip(self, drawn: int) -> None:
-        """Leave out what was drawn until then, of which some may have failed."""
+        """Leave out what was drawn until then."""
         while self.drawn < drawn:
-            with contextlib.suppress(ValueError):
-                self._next() if isinstance(self.source, tf.data.Dataset) else self._rows()
+            self._next() if isinstance(self.source, tf.data.Dataset) else self._rows()
 
     def _next(self) -> Any:
         """The next batch of the dataset."""
-        self.drawn += 1  # at first, for an error is no end of the data
+        self.drawn += 1
         try:
             if self._batches is None:
                 # `tf.data` would read ahead otherwise, in a thread, and draw a pass's seeds early,
@@ -125,14 +123,11 @@ def size_of(batch: Any) -> int:
 def joined(batches: list[Any], size: int) -> tuple[Any, Any, Any]:
     """x, y and sample weights (or None) of the first `size` samples of some batches.
 
-    Where the batches are of several shapes, those of the shape that most samples have.
+    Where samples are of several shapes, those of the first one's.
     """
-    alike: dict[str, list[Any]] = {}
-    for batch in batches:
-        shapes = [part.shape[1:] for part in tf.nest.flatten(batch)]
-        alike.setdefault(str(shapes), []).append(batch)
-    most = max(alike.values(), key=lambda some: sum(map(size_of, some)))
-    parts = [tf.keras.utils.unpack_x_y_sample_weight(batch) for batch in most]
+    shapes = [[part.shape[1:] for part in tf.nest.flatten(batch)] for batch in batches]
+    alike = [batch for batch, shape in zip(batches, shapes) if shape == shapes[0]]
+    parts = [tf.keras.utils.unpack_x_y_sample_weight(batch) for batch in alike]
     return tf.nest.map_structure(
         lambda *one: None if one[0] is None else tf.concat(one, axis=0)[:size], *parts
     )

@@ -46,11 +46,6 @@ class SelectionRecord:
         """Whether everything is trained exactly."""
         return self.selection.plan == Plan.full(len(self.mask))
 
-    @property
-    def seconds(self) -> float:
-        """Wall-clock that the selection took, as far as it is known."""
-        return self.seconds_importance + self.seconds_solve + (self.seconds_retrace or 0.0)
-
 
 _MEASURED = (
     *("predicted_ratio", "achieved_ratio"),

@@ -109,28 +109,13 @@ def test_an_importance_is_selected_by_its_own_strategy(monkeypatch, importance):
 
     monkeypatch.setattr(scheduler, "select_tensors", selected)
     fit(elastic(), callback(importance=importance), epochs=1)
-    assert seen == [importance.strategy]
+    assert seen[1:] == [importance.strategy]  # behind what asks whether any tensor fits
 
 
 def test_schedule_gives_each_selection_its_rho():
     elastic_callback = callback(rho=lambda epoch: 0.4 + 0.1 * epoch)
     fit(elastic(), elastic_callback)
     assert [record.rho for record in elastic_callback.selections] == pytest.approx([0.4, 0.6, 0.8])
-
-
-def test_training_goes_on_with_the_last_selection_when_a_probe_fails():
-    turns = iter([favour(8), None])
-
-    def fail_later(model, x, y):
-        function = next(turns)
-        if function is None:
-            raise ValueError("The loss on the probe must be finite. Received: loss=nan.")
-        return function(model, x, y)
-
-    elastic_callback = callback(importance=fail_later)
-    with pytest.warns(UserWarning, match="Epoch 3 goes on with the selection of epoch 1: .*nan"):
-        fit(elastic(), elastic_callback, epochs=3)
-    assert len(elastic_callback.selections) == 1
 
 
 def test_tensorboard_of_keras_shows_the_ratios(tmp_path):

@@ -1,7 +1,6 @@
 """What the callback cannot work with: refused, or said."""
 
 import dataclasses
-import time
 import warnings
 
 import numpy as np
@@ -11,8 +10,6 @@ from chosen import callback, dataset, elastic, fit, table
 from networks import L, crossentropy, images, network, values
 
 from elastic_tf.callback import ElasticCallback
-from elastic_tf.choose.budget.ledger import Ledger
-from elastic_tf.choose.budget.lookahead import Lookahead
 from elastic_tf.choose.budget.settings import Control, Deadline
 from elastic_tf.choose.probe import Probe
 from elastic_tf.model import ElasticModel
@@ -93,20 +90,6 @@ def test_batches_of_several_sizes_are_trained_on():
     assert seen == [(16, 7, 7, 2)] * 2  # of the three batches drawn, the two of one size
 
 
-def test_ratios_are_of_steps_on_batches_of_one_size():
-    model, _ = profiled_at(6)
-    batches = [sized(size) for size in (7, 7, 6, 7)]
-    spec = tf.TensorSpec((None, None, None, 2)), tf.TensorSpec((None,), tf.int64)
-    ahead = Lookahead(model, Ledger(time.perf_counter, epochs=1, steps=None))
-    model.make_train_function()
-    data = iter(tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=spec))
-    ahead.ask(batches=4)
-    for _ in batches:
-        ahead.attach()
-        model.train_function(data)
-    assert len(ahead.seconds) == 3
-
-
 @pytest.mark.parametrize(
     ("probe", "received"),
     [
@@ -184,15 +167,6 @@ def test_batches_of_another_size_than_the_profiled_one_are_refused(data, receive
 def test_settings_outside_their_range_are_refused(make, received):
     with pytest.raises(ValueError, match=received):
         make()
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [("intervall", "Did you mean `interval`"), ("xyz", "It has profile, rho, interval")],
-)
-def test_unknown_arguments_are_answered_with_what_was_meant(name, meant):
-    with pytest.raises(TypeError, match=f"no argument `{name}`. {meant}"):
-        callback(**{name: 1})
 
 
 def test_a_dataset_of_single_samples_is_not_taken_for_batches():

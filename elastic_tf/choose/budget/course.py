@@ -107,7 +107,7 @@ class Course(tf.keras.callbacks.Callback):
         self.seconds = dict[str, float]()
         self._samples, self._verbose = samples, verbose
         self._validation = None if validation is None else as_samples(validation).typed(samples)
-        self._epochs, self._rate = epochs, learning_rate
+        self._epochs, self._rate = epochs, RATE if learning_rate is None else learning_rate
         self.profile: Any = profile
         self._marked, self._given = started, seconds
         self._ends = started + (1.0 - _SPARE) * seconds
@@ -336,12 +336,11 @@ class Course(tf.keras.callbacks.Callback):
 
     def _set_rate(self, progress: float) -> None:
         """Rising from near zero first, then falling on a cosine."""
-        peak = RATE if self._rate is None else self._rate
         if progress < WARM_UP:
             factor = max(progress, 1e-3) / WARM_UP
         else:
             factor = 0.5 * (1.0 + math.cos(math.pi * (progress - WARM_UP) / (1.0 - WARM_UP)))
-        self.model.optimizer.learning_rate = peak * factor
+        self.model.optimizer.learning_rate = self._rate * factor
 
     def _evaluated(self) -> dict[str, float]:
         """Loss and metrics on validation data, as `evaluate` gives them, from what is kept."""
@@ -392,7 +391,7 @@ def as_samples(data: Any, batch_size: int = 1) -> Samples:
         data = read(data if is_batched(data.element_spec) else data.batch(READ))
     elif not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
         raise ValueError(
-            "`train` must be (x, y), a tf.data.Dataset or et.Samples. Received: "
+            "Samples must be given as (x, y), a tf.data.Dataset or et.Samples. Received: "
             f"{arguments.brief(data)}."
         )
     x, y, weight = (*data, None)[:3]

@@ -48,9 +48,7 @@ class Ledger:
         self.own = 0  # steps under the present plan, but for its first one
         self.deadline: float | None = None  # seconds of all that may pass
         self.retrace: float | None = None  # seconds of the last such first step beyond a usual one
-        self._clock = clock
-        self._last = clock()
-        self._passed = self._mark = 0.0
+        self._clock, self._began, self._mark = clock, clock(), 0.0
         self.ratio = 1.0  # that is predicted of the present plan
         self._full: deque[float] = deque(maxlen=_LONGEST)
         self._slowest: deque[float] = deque(maxlen=_SETTLED)  # seconds of the last calls
@@ -75,15 +73,12 @@ class Ledger:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the training began; where the clock jumps back, no time passes."""
-        now = self._clock()
-        self._passed += max(now - self._last, 0.0)
-        self._last = now
-        return self._passed
+        """Seconds since the training began."""
+        return self._clock() - self._began
 
     def already(self, seconds: float) -> None:
         """So many seconds had passed before."""
-        self._passed += seconds
+        self._began -= seconds
         self._mark += seconds
 
     def epoch_begins(self, epoch: int, done: int = 0) -> None:
@@ -96,9 +91,7 @@ class Ledger:
 
     def plan(self, ratio: float) -> None:
         """Another plan is trained from now on, of that predicted ratio."""
-        self.ratio = ratio
-        self.own = 0
-        self._is_new = True
+        self.ratio, self.own, self._is_new = ratio, 0, True
 
     def resume(self) -> None:
         """The callback's own work is over."""

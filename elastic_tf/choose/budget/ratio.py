@@ -1,24 +1,115 @@
-"""Ratio control: full steps timed beside those of the training, and what is learned of them."""
+"""Ratio control: steps and full steps timed on `fit`'s own batches, and what is learned of them.
+
+Batches are drawn ahead of their steps and handed to these afterwards. So a probe, a profile and a
+full step can use `fit`'s own data: a second iterator would change the order of a shuffled dataset.
+And what a step takes can be timed without waiting for data, for Keras 2.15 draws a batch inside its
+train function.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections import deque
+from collections.abc import Callable
 from typing import Any
+
+import tensorflow as tf
 
 from elastic_tf import stack
 from elastic_tf.choose.budget.ledger import Ledger, finished
-from elastic_tf.choose.budget.lookahead import Lookahead, of_batches
+from elastic_tf.choose.probe import size_of
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.state import LastUsed
 from elastic_tf.train.engine.tracing import kept
 
 _TIMED = 3  # steps that a full step is compared with: those right before it
 _ENOUGH = 5  # ratios from which their spread is told: the fewest with quartiles of their own
-_TOLD = 3  # ratios: the fewest whose median one disturbed step does not decide
+TOLD = 3  # ratios: the fewest whose median one disturbed step does not decide
 _BAND = 0.05  # of `rho`: within this the achieved ratio counts as kept
 _SURE = 2.0  # standard errors: 95 % of a normal distribution
+
+
+class Lookahead:
+    """Stands in for `model.train_function` while it is needed; same batches, same results.
+
+    Several replicas share an iterator that cannot be looked into: there no batch is drawn ahead.
+    """
+
+    def __init__(self, model: ElasticMixin, ledger: Ledger) -> None:
+        self.seconds: list[float] = []  # of a step in each call on batches drawn, since `ask`
+        self.batch: tuple[Any, Any] | None = None  # that was drawn first; its iterator's spec
+        self._model, self._ledger = model, ledger
+        self._function: Any = None
+        self._asked: Any = None
+        self._drawn: deque[Any] = deque()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether batches are asked for, or not yet trained on."""
+        return self._asked is not None or bool(self._drawn)
+
+    def ask(
+        self, then: Callable[[list[Any]], None] | None = None, *, batches: int = 1, samples: int = 0
+    ) -> None:
+        """Draw so many batches, and samples, at the next call; `then` is called before it."""
+        self._asked = then, batches, samples
+        self.seconds.clear()
+
+    def attach(self) -> None:
+        """Take part in the next call, if there is something to do."""
+        if self.is_active and self._model.train_function is not self:
+            self._model.train_function = self.before(self._model.train_function)
+            self._model._elastic.lookahead = self
+
+    def before(self, function: Any) -> Lookahead:
+        """Stand in for another train function, of a plan that was set in between."""
+        self._function = function
+        return self
+
+    def __call__(self, iterator: Any) -> Any:
+        """Called by Keras as the train function."""
+        model = self._model
+        model.train_function, model._elastic.lookahead = self._function, None
+        if self._asked is not None:
+            self._look(iterator)
+        function = model.train_function  # another one where `then` has set a plan
+        if not self._drawn:
+            return function(iterator)
+        count = stack.execution(model)
+        self._draw(iterator, count)
+        taken = [self._drawn.popleft() for _ in range(min(count, len(self._drawn)))]
+        few = of_batches(taken, iterator.element_spec)
+        started = self._ledger.elapsed
+        logs = finished(function(few))
+        self.seconds.append((self._ledger.elapsed - started) / len(taken))
+        return logs
+
+    def _look(self, iterator: Any) -> None:
+        """Draw what is asked for, and show it."""
+        (then, batches, samples), self._asked = self._asked, None
+        if isinstance(iterator, tf.data.Iterator):
+            self._draw(iterator, batches, samples)
+        elif then is not None:
+            raise ValueError(
+                "`profile` and `probe` must be given under a strategy whose batches cannot be "
+                f"looked into. Received: {self._model.distribute_strategy}. Measure a profile "
+                "with elastic_tf.profile_model, and use the training data: probe=train."
+            )
+        if not self._drawn:
+            return
+        self.batch = self._drawn[0], iterator.element_spec
+        if then is not None:
+            rows = self._model._elastic.rows
+            then([rows.as_samples(one) if rows else one for one in self._drawn])
+
+    def _draw(self, iterator: Any, batches: int, samples: int = 0) -> None:
+        while len(self._drawn) < batches or sum(map(size_of, self._drawn)) < samples:
+            batch = next(iterator, None)
+            if batch is None:
+                break
+            self._drawn.append(batch)
 
 
 class RatioControl:
@@ -66,16 +157,11 @@ class RatioControl:
         expected = 1.0 - self.delivered * (1.0 - self.predicted)
         return self.achieved > rho + off or self.achieved < expected - off
 
-    def learn(self) -> None:
-        """Believe the achieved ratio of the present plan."""
-        if self.achieved is not None and self.predicted < 1.0:
-            self.delivered = max((1.0 - self.achieved) / (1.0 - self.predicted), 1e-6)
-
-    def is_told(self) -> bool:
-        """Whether the present plan says what is delivered; it is learned then."""
-        if len(self.ratios) < _TOLD or self.predicted == 1.0:
+    def learn(self, least: int = 1) -> bool:
+        """Believe the achieved ratio of the present plan, if so many measured ones tell it."""
+        if len(self.ratios) < least or self.predicted == 1.0:
             return False
-        self.learn()
+        self.delivered = max((1.0 - statistics.median(self.ratios)) / (1.0 - self.predicted), 1e-6)
         return True
 
     def ask(self, rho: float) -> float:
@@ -101,8 +187,7 @@ class RatioControl:
                 full = self._full_step_seconds()
                 self._timed_at = ledger.elapsed
                 self.spent += self._timed_at - started
-                if full:
-                    self.ratios.append(statistics.median(lookahead.seconds[-_TIMED:]) / full)
+                self.ratios.append(statistics.median(lookahead.seconds[-_TIMED:]) / full)
         elif not (is_full or lookahead.is_active) and self._is_due():
             self._is_timing = True
             lookahead.ask(batches=_TIMED + 1)
@@ -124,13 +209,12 @@ class RatioControl:
         is_waited_for = since * self.share >= cost or len(self.ratios) < _ENOUGH
         return is_waited_for and self.can_afford(cost)
 
-    def _full_step_seconds(self) -> float | None:
-        """Time of one step of all tensors; None where no batch could be drawn.
+    def _full_step_seconds(self) -> float:
+        """Time of one step of all tensors, on the first batch that was drawn.
 
         Its function is kept apart from the training's: its dropout has counters of its own.
         """
-        if self._lookahead.batch is None:
-            return None
+        assert self._lookahead.batch is not None
         (batch, spec), count = self._lookahead.batch, stack.execution(self._model)
         model, state = self._model, self._model._elastic
         is_traced = bool(len(self._functions))
@@ -151,3 +235,12 @@ class RatioControl:
         finally:
             vars(state).update(held)
             model.train_function, state.traceable = in_use
+
+
+def of_batches(batches: list[Any], spec: Any) -> tf.data.Iterator:
+    """An iterator of these batches, of the type of the one that they were drawn from."""
+    parts = [tf.data.Dataset.from_tensors(batch) for batch in batches]
+    dataset = functools.reduce(lambda one, two: one.concatenate(two), parts)
+    # from_tensors fixes the batch size: under another type the function would be traced anew
+    variant = tf.data.experimental.to_variant(dataset)
+    return iter(tf.data.experimental.from_variant(variant, spec))

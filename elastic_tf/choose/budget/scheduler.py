@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,13 +12,12 @@ import tensorflow as tf
 from elastic_tf.choose import records
 from elastic_tf.choose.budget.deadline import DeadlineControl
 from elastic_tf.choose.budget.ledger import Ledger
-from elastic_tf.choose.budget.lookahead import Lookahead
 from elastic_tf.choose.budget.prior import StepCosts, first_step_seconds
-from elastic_tf.choose.budget.ratio import RatioControl
+from elastic_tf.choose.budget.ratio import TOLD, Lookahead, RatioControl
 from elastic_tf.choose.budget.settings import Settings
 from elastic_tf.choose.probe import Worth, joined
 from elastic_tf.choose.records import SelectionRecord
-from elastic_tf.choose.selection import select_tensors, smallest_feasible_rho
+from elastic_tf.choose.selection import Selection, select_tensors, smallest_feasible_rho
 from elastic_tf.files import to_json
 from elastic_tf.memory.steps import Limit
 from elastic_tf.stack import raw
@@ -51,19 +47,16 @@ class Scheduler:
         self._model, self._settings, self._ledger = model, settings, ledger
         self.selections: list[SelectionRecord] = []
         self.costs = StepCosts(model, settings.profile)
-        self._selected_at: int | None = None  # epoch of the last evaluation
         self._worth = Worth(settings.importance, settings.probe.draws(), batch_size)
         self._memory: Limit | None = None  # until a first batch is there
         self._lookahead = Lookahead(model, ledger)
 
-        can_time = not model.run_eagerly
-        share = settings.control.share if can_time and settings.memory is None else 0.0
+        can_time = not model.run_eagerly and settings.memory is None
+        share = settings.control.share if can_time else 0.0
         self._ratio = RatioControl(model, ledger, self._lookahead, share)
         self._deadline: DeadlineControl | None = None
         if settings.deadline is not None:
             self._deadline = DeadlineControl(settings.deadline, model, ledger, self.costs)
-
-    # The beginning of an epoch.
 
     def epoch_begins(self, epoch: int, done: int = 0) -> None:
         """Do what is due; `done`: steps of the epoch made before an interruption."""
@@ -73,17 +66,14 @@ class Scheduler:
         needs_batch = self.costs.profile is None or (
             self._settings.memory is not None and self._memory is None
         )
-        drawn, selects, started = None, False, self._ledger.elapsed
+        drawn, started = None, self._ledger.elapsed
         if is_due:
-            self._selected_at = epoch
-            with self._or_stay(epoch):
-                drawn = self._worth.draw(epoch)
-                selects = True
+            drawn = self._worth.draw(epoch)
         seconds = self._ledger.elapsed - started
 
         def begin(batches: list[Any]) -> None:
             self._look(batches)
-            if selects:
+            if is_due:
                 own = joined(batches, self._settings.probe.size) if takes else drawn
                 self._select(epoch, own, seconds)
             self._ledger.count("selected")
@@ -101,9 +91,9 @@ class Scheduler:
 
     def _is_due(self, epoch: int) -> bool:
         """Whether a new importance is."""
-        if self._selected_at is None:
-            return True
-        return epoch - self._selected_at >= self._settings.interval and not self._is_settled
+        made = [one.epoch for one in self.selections if one.reason == "interval"]
+        is_over = made and epoch - made[-1] >= self._settings.interval
+        return not made or (is_over and not self._is_settled)
 
     @functools.cached_property
     def _required(self) -> np.ndarray | None:
@@ -146,43 +136,20 @@ class Scheduler:
             warn_if_untrained(self._model)
             if batches:
                 warn_if_unlike(self._model, tf.keras.utils.unpack_x_y_sample_weight(batches[0])[0])
-        profile = costs.of_plans(self._epochs_to_come)
-        smallest = smallest_feasible_rho(profile, self._required)
         if self._deadline is not None:
             self._deadline.begin()
-        elif not callable(settings.rho) and (rho := settings.rho_at(0)) < smallest:
-            with frozen_explained(self._model):  # the selector says so best
-                select_tensors(np.zeros(profile.count), profile, rho, required=self._required)
-
-    # Selecting.
-
-    @contextlib.contextmanager
-    def _or_stay(self, epoch: int) -> Iterator[None]:
-        """Where a new importance fails, the selection that there is stays."""
-        try:
-            yield
-        except ValueError as error:
-            if not self.selections:
-                raise
-            warnings.warn(
-                f"Epoch {epoch + 1} goes on with the selection of epoch "
-                f"{self.selections[-1].epoch + 1}: {error}",
-                stacklevel=4,
-            )
+        elif not callable(settings.rho):  # refused before an importance is evaluated
+            self._selection(np.zeros(len(self._model.tensors)), settings.rho_at(0), "order")
 
     def _select(self, epoch: int, probe: Any, seconds: float) -> None:
         """Select by a new importance; `seconds` went into drawing the probe."""
-        importance, started = None, self._ledger.elapsed
-        with self._or_stay(epoch):
-            importance = self._worth.evaluate(self._model, probe)
-        if importance is None:
-            return
+        started = self._ledger.elapsed
+        importance = self._worth.evaluate(self._model, probe)
         seconds += self._ledger.elapsed - started
         rho = self._settings.rho_at(epoch)
         if self._ratio.is_off(rho):
             self._ratio.learn()
-        record = self._chosen(epoch, rho, importance, "interval")
-        self._train(dataclasses.replace(record, seconds_importance=seconds))
+        self._train(self._chosen(epoch, rho, importance, "interval", seconds))
 
     def _select_early(self, reason: str) -> None:
         """Select anew by the importance of the present selection, unless that is the same."""
@@ -195,14 +162,12 @@ class Scheduler:
         self._train(record)
 
     def _chosen(
-        self, epoch: int, rho: float, importance: np.ndarray, reason: str
+        self, epoch: int, rho: float, importance: np.ndarray, reason: str, seconds: float = 0.0
     ) -> SelectionRecord:
         """What to train for `rho`, or for what meets the deadline."""
         started = self._ledger.elapsed
-        required = self._required
-        profile = self.costs.of_plans(self._epochs_to_come)
         steps = self.costs.of_plans(self._epochs_to_come, filling=False)
-        smallest = smallest_feasible_rho(profile, required)
+        smallest = smallest_feasible_rho(self.costs.of_plans(self._epochs_to_come), self._required)
         if self._deadline is not None:
             present = self.selections[-1].predicted_ratio if self.selections else None
             rho = asked = self._deadline.rho(smallest, present)
@@ -210,26 +175,26 @@ class Scheduler:
             asked = self._ratio.ask(rho)
         # the first selection refuses a `rho` that is too small; later ones do what can be done
         asked = min(max(asked, smallest if rho >= smallest or self.selections else rho), 1.0)
-        with frozen_explained(self._model):
-            selection = select_tensors(
-                importance,
-                profile,
-                asked,
-                required=required,
-                strategy=self._worth.strategy,
-                memory=self._memory,
-            )
+        selection = self._selection(importance, asked, self._worth.strategy, memory=self._memory)
         return SelectionRecord(
             epoch=epoch,
             rho=rho,
             selection=selection,
             importance=importance,
             predicted_ratio=steps.step_time(selection.plan) / steps.t_full,
-            seconds_importance=0.0,
+            seconds_importance=seconds,
             seconds_solve=self._ledger.elapsed - started,
             reason=reason,
             step=self._ledger.done,
         )
+
+    def _selection(
+        self, importance: np.ndarray, rho: float, strategy: str, **options: Any
+    ) -> Selection:
+        profile = self.costs.of_plans(self._epochs_to_come)
+        options.update(required=self._required, strategy=strategy)
+        with frozen_explained(self._model):
+            return select_tensors(importance, profile, rho, **options)
 
     def _train(self, record: SelectionRecord) -> None:
         """Train that selection from now on."""
@@ -261,8 +226,6 @@ class Scheduler:
         self.selections[-1] = dataclasses.replace(
             record, achieved_ratio=self._ratio.achieved, seconds_retrace=seconds
         )
-
-    # Steps, and ends.
 
     def step_begins(self) -> None:
         """Before the train function is called."""
@@ -308,12 +271,10 @@ class Scheduler:
 
     def end(self) -> None:
         """`fit` ends."""
-        if self._ratio.is_told():
+        if self._ratio.learn(least=TOLD):
             self.costs.remember(self._ratio.delivered)
         if self._deadline is not None:
             self._deadline.end()
-
-    # Going on after an interruption.
 
     def made_of(self) -> dict[str, Any]:
         """What must be the same in a `fit` that goes on."""
@@ -323,7 +284,6 @@ class Scheduler:
         """All that a `fit` needs to go on, as JSON values."""
         return {
             "records": [to_json(record) for record in self.selections],
-            "selected_at": self._selected_at,
             "tracking": self._worth.state(),
             "ratio": self._ratio.state(),
             "elapsed": self._ledger.elapsed,
@@ -336,7 +296,10 @@ class Scheduler:
         """
         self._ledger.epoch = epoch
         self._worth.go_on(state["tracking"])
-        self._take_up(state)
+        self.selections.extend(map(records.from_json, state["records"]))
+        if self.selections:
+            self._set_plan(self.selections[-1])
+            self._ratio.selected(self.selections[-1].predicted_ratio)
         self._ratio.go_on(state["ratio"])
         self._ledger.count("start")
         self._ledger.already(state["elapsed"])
@@ -345,13 +308,3 @@ class Scheduler:
     def pass_over(self, epoch: int) -> None:
         """Draw what the probe drew before that epoch, and drop it."""
         self._worth.pass_over(epoch)
-
-    def _take_up(self, state: dict[str, Any]) -> None:
-        """Train the last selection that was made before."""
-        taken = [records.from_json(record) for record in state["records"]]
-        if not taken:
-            return
-        self.selections.extend(taken)
-        self._selected_at = int(state["selected_at"])
-        self._set_plan(taken[-1])
-        self._ratio.selected(taken[-1].predicted_ratio)

@@ -77,7 +77,6 @@ class Settings:
         if self.required is not None and self.profile is not None:
             hint = "elastic_tf.app.zoo.head_tensors(model) makes one."
             arguments.mask("required", self.required, self.profile.count, hint=hint)
-
         if self.memory is not None:
             arguments.memory("memory", self.memory)
 
