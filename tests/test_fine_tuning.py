@@ -1,4 +1,5 @@
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -113,13 +114,15 @@ def test_what_is_kept_is_computed_by_the_pass_that_foretold_it(monkeypatch):
     assert len(given) == 1
 
 
-@pytest.mark.parametrize("kind", ["single", "weighted and one-hot"])
+@pytest.mark.parametrize("kind", ["single", "weighted and one-hot", "lists", "has samples"])
 def test_data_come_as_for_fit(kind):
     x, y = images()
     one_hot = np.eye(CLASSES, dtype=np.float32)[y]
     train = {
         "single": tf.data.Dataset.from_tensor_slices((x, y)),
         "weighted and one-hot": (x, one_hot, np.ones(COUNT, np.float32)),
+        "lists": (x.tolist(), y.tolist()),
+        "has samples": SimpleNamespace(samples=lambda: et.Samples(x, y, batch_size=16)),
     }[kind]
     model = et.finetune(features("vector"), train, seconds=300, epochs=1, verbose=0)
     assert model.history.params["steps"] == 3
@@ -155,44 +158,6 @@ def test_the_rate_is_the_one_that_the_documentation_names():
     own = et.finetune(features("vector"), images(), **options)  # there is time for everything
     given = et.finetune(features("vector"), images(), learning_rate=3.5e-4, **options)
     assert values(own.weights) == values(given.weights)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"train": 3}, r"must be given as \(x, y\).*Received: 3"),
-        ({"train": (images()[0], np.zeros(COUNT, int))}, "two classes or more.*Received"),
-        ({"train": (images()[0], images()[1] + 1)}, "from 1 to 3. Subtract 1, or"),
-        ({"train": (images()[0], np.zeros((COUNT, 2, 2)))}, "Compile and fit an et.ElasticModel"),
-        ({"validation": images()[0]}, r"`validation` cannot.*given as \(x, y\)"),
-        ({"validation": tf.data.Dataset.from_tensors(images()).repeat()}, "`validation` .* end"),
-        ({"validation": (images()[0], images()[1][:9])}, "`validation` cannot.*equally many"),
-        ({"validation": (images()[0][:, :5], images()[1])}, r"\(5, 6, 3\)\], and \[\(6, 6, 3\)\]"),
-        ({"validation": (np.nan * images()[0], images()[1])}, "of `validation` must be finite"),
-        ({"validation": (images()[0], np.zeros((COUNT, 2)))}, r"shape \(48, 2\), and \(48,\)"),
-        (
-            {"validation": (images()[0], images()[1] + 1)},
-            r"0 to 2. Received: array\(\[3\]\) in \d+",
-        ),
-        ({"seconds": 0}, "`seconds`.*Received: seconds=0"),
-        ({"epochs": 0}, "`epochs`.*Received: 0"),
-        ({"profile": "none.json"}, "no timing profile 'none.json'"),
-        ({"profile": 3}, "`profile` must be a TimingProfile. Received: 3"),
-    ],
-)
-def test_what_cannot_be_is_refused(change, message):
-    given = {"train": images(), "seconds": 300, "verbose": 0, **change}
-    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=message):
-        et.finetune(features("vector"), **given)
-
-
-def test_seconds_that_measuring_takes_leave_the_solved_head():
-    x, y = images()
-    with pytest.warns(
-        UserWarning, match=r"suffice to train.*Received: 0\.001\..*head alone was solved"
-    ):
-        model = et.finetune(features("vector"), (x, y), seconds=1e-3, verbose=0)
-    assert np.mean(model.predict(x, verbose=0).argmax(axis=1) == y) > 0.5
 
 
 @pytest.mark.parametrize("end", ["7 linear", "7 relu", "3 relu"])
@@ -234,13 +199,6 @@ def test_a_classifier_of_others_gets_a_new_linear_head(network, capsys):
     assert head.input.shape == (None, 72) and head.units == CLASSES  # what 'old' was given
 
 
-def test_inputs_that_are_not_finite_are_refused():
-    x, y = images()
-    x[3, 0, 0], x[5, 0, 0] = np.nan, np.inf
-    with pytest.raises(ValueError, match=rf"in 2 of {len(x)} samples, the first of them x\[3\]"):
-        et.finetune(features("vector"), (x, y))
-
-
 def test_inputs_that_are_scaled_otherwise_than_in_pre_training_are_warned_of():
     x, y = images()
     inputs, normal = L.Input(x.shape[1:]), L.BatchNormalization()
@@ -252,12 +210,6 @@ def test_inputs_that_are_scaled_otherwise_than_in_pre_training_are_warned_of():
     fine_tuning._check_inputs(model, et.Samples(x, y))  # a warning is an error
     with pytest.warns(UserWarning, match="unlike .* deviations from the mean, where 1 is usual"):
         et.finetune(model, (255.0 * x, y), seconds=300, epochs=1, verbose=0)
-
-
-def test_names_of_classes_are_to_be_numbered():
-    x, y = images()
-    with pytest.raises(ValueError, match=r"names, y = np.unique\(y, return_inverse=True\)"):
-        et.finetune(features("vector"), (x, np.array(["cat", "dog", "owl"])[y]))
 
 
 def brightness() -> tuple[np.ndarray, np.ndarray]:
@@ -312,19 +264,13 @@ def test_a_crossentropy_of_ones_own_takes_the_logits_of_the_new_head():
     assert model.loss.get_config() == {**loss.get_config(), "from_logits": True}
 
 
-def test_a_network_of_one_sigmoid_unit_learns_two_classes():
-    x, y = images()
-    model = et.finetune(features("1 sigmoid"), (x, y // 2), seconds=300, epochs=2, verbose=0)
-    assert model.output_shape == (None, 2)
-    assert model.evaluate(x, y // 2, verbose=0)[1] > 0.8
-
-
-def test_seconds_in_which_nothing_can_be_trained_leave_the_solved_head(measured):
+@pytest.mark.parametrize("seconds", [1e-3, 300])
+def test_seconds_in_which_nothing_can_be_trained_leave_the_solved_head(seconds, measured):
     slow = dataclasses.replace(measured, t_forward=1e6 * measured.t_forward)
-    before = features("vector")
-    with pytest.warns(UserWarning, match=r"Received: 300\..*The head alone was solved"):
-        model = et.finetune(before, images(), images(), seconds=300, profile=slow, verbose=0)
-    assert model.evaluate(*images(), verbose=0)[1] > 0.8
+    options = {"seconds": seconds, "profile": slow if seconds > 1 else None, "verbose": 0}
+    with pytest.warns(UserWarning, match=rf"Received: {seconds:g}\..*The head alone was solved"):
+        model = et.finetune(features("vector"), images(), images(), **options)
+    assert model.evaluate(*images(), verbose=0)[1] > (0.8 if seconds > 1 else 0.5)
     assert not model.optimizer.iterations.numpy()
 
 
@@ -345,10 +291,3 @@ def test_a_layer_inside_another_model_is_not_named_as_one_to_ask_for(capsys):
         said = capsys.readouterr().out
         assert ("get_layer('old')" in said) != inner
         assert ("give the network that was made before it" in said) == inner
-
-
-def test_an_end_that_is_no_classifiers_is_refused():
-    inputs = L.Input((6, 6, CLASSES))
-    x = L.Softmax()(L.Flatten()(L.Conv2D(2, 6)(inputs)))
-    with pytest.raises(ValueError, match=r"dense layer of 3.* a softmax end.*Dense\(3\)"):
-        et.finetune(tf.keras.Model(inputs, x), images(), verbose=0)

@@ -3,7 +3,6 @@
 import itertools
 import os
 import signal
-import types
 
 import numpy as np
 import pytest
@@ -100,16 +99,56 @@ def test_few_samples_make_one_small_batch():
     assert model.output_shape == (None, CLASSES)
 
 
+def with_softmax():
+    inputs = L.Input((6, 6, CLASSES))
+    return tf.keras.Model(inputs, L.Softmax()(L.Flatten()(L.Conv2D(2, 6)(inputs))))
+
+
+X, Y = images()
+ROWS = np.eye(CLASSES)[Y]
+HOLED = np.where(np.isin(np.arange(COUNT), (3, 5))[:, None, None, None], np.nan, X)
+
+
 @pytest.mark.parametrize(
-    ("network", "x", "message"),
+    ("change", "message"),
     [
-        (lambda: tf.keras.Sequential([L.Dense(3)], name="mine"), None, "'mine', which has no weig"),
-        (features, np.array(["a.jpg"] * COUNT), r"takes them. Received: texts, as b'a.jpg'"),
+        ({"model": tf.keras.Sequential([L.Dense(3)], name="mine")}, "'mine', which has no weig"),
+        ({"model": with_softmax()}, r"dense layer of 3.* a softmax end.*Dense\(3\)"),
+        ({"train": 3}, r"must be given as \(x, y\).*Received: 3"),
+        ({"train": (X, np.zeros(COUNT, int))}, "two classes or more.*Received"),
+        ({"train": (X, Y + 1)}, "from 1 to 3. Subtract 1, or"),
+        ({"train": (X, np.array([-1, 1] * 24))}, "np.unique"),
+        ({"train": (X, np.array(["a", "b"] * 24, object))}, "names, y = np.unique"),
+        ({"train": (X, np.array(["cat", "dog"] * 24))}, r"names, y = np.unique\(y, return_in"),
+        ({"train": (X, np.zeros((COUNT, 2, 2)))}, "Compile and fit an et.ElasticModel"),
+        ({"train": (X, (Y, Y))}, "one output. Received: 2 outputs"),
+        ({"train": (X, None)}, "`y` must be arrays with samples first. Received: none"),
+        ({"train": (HOLED, Y)}, r"in 2 of 48 samples, the first of them x\[3\]"),
+        ({"train": (np.array(["a.jpg"] * COUNT), Y)}, "takes them. Received: texts, as b'a.jpg'"),
+        ({"train": (X[..., :1], Y)}, r"\(6, 6, 1\). Grey images: np.repeat\(x, 3, axis=-1"),
+        ({"train": (X[..., 0], Y)}, r"\(6, 6\). Grey images: np.repeat\(x\[..., None\], 3"),
+        ({"validation": X}, r"`validation` cannot.*given as \(x, y\)"),
+        ({"validation": tf.data.Dataset.from_tensors((X, Y)).repeat()}, "`validation` .* end"),
+        ({"validation": (X, Y[:9])}, "`validation` cannot.*equally many"),
+        ({"validation": (X[:, :5], Y)}, r"\(5, 6, 3\)\], and \[\(6, 6, 3\)\]"),
+        ({"validation": (HOLED, Y)}, "of `validation` must be finite"),
+        ({"validation": (X, np.zeros((COUNT, 2)))}, r"shape \(48, 2\), and \(48,\)"),
+        ({"validation": (X, Y + 1)}, r"0 to 2. Received: array\(\[3\]\) in \d+"),
+        (
+            {"train": (X, ROWS), "validation": (X, np.minimum(ROWS + ROWS[::-1], 1.0))},
+            "Rows of `validation` must be like those of `train`",
+        ),
+        ({"seconds": 0}, "`seconds`.*Received: seconds=0"),
+        ({"epochs": 0}, "`epochs`.*Received: 0"),
+        ({"profile": "none.json"}, "no timing profile 'none.json'"),
+        ({"profile": 3}, "`profile` must be a TimingProfile. Received: 3"),
     ],
 )
-def test_what_cannot_be_fitted_is_named(network, x, message):
-    with pytest.raises(ValueError, match=message):
-        et.finetune(network(), (images()[0] if x is None else x, images()[1]), verbose=0)
+def test_what_cannot_be_is_refused(change, message):
+    given = {"model": None, "train": (X, Y), "seconds": 300, "verbose": 0, **change}
+    given["model"] = given["model"] or features("vector")
+    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=message):
+        et.finetune(**given)
 
 
 class Subclassed(tf.keras.Model):
@@ -132,34 +171,10 @@ def test_a_subclassed_network_is_named_and_the_way_that_is_told_works():
     assert model.output_shape == (None, CLASSES)
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "message"),
-    [
-        (images()[0][..., :1], images()[1], r"\(6, 6, 1\). Grey images: np.repeat\(x, 3, axis=-1"),
-        (images()[0][..., 0], images()[1], r"\(6, 6\). Grey images: np.repeat\(x\[..., None\], 3"),
-        (images()[0], (images()[1], images()[1]), "one output. Received: 2 outputs"),
-        (images()[0], None, "`y` must be arrays with samples first. Received: none"),
-        (images()[0], np.array(["a", "b"] * 24, object), "names, y = np.unique"),
-        (images()[0], np.array([-1, 1] * 24), "np.unique"),
-    ],
-)
-def test_data_that_do_not_fit_are_named(x, y, message):
-    with pytest.raises(ValueError, match=message):
-        et.finetune(features("vector"), (x, y), verbose=0)
-
-
-def test_nested_lists_are_arrays():
-    x, y = images()
-    model = et.finetune(
-        features("vector"), (x.tolist(), y.tolist()), seconds=300, epochs=1, verbose=0
-    )
-    assert model.output_shape == (None, CLASSES)
-
-
 def test_an_augmentation_that_does_not_fit_is_named():
-    for augment in (lambda x: x, lambda x, seed: x[:3]):
-        samples = et.Samples(*images(), batch_size=16, augment=augment, views=2)
-        with pytest.raises(ValueError, match=r"`augment` must be a function \(x, seed\) -> x of"):
+    for augment in ("flip", lambda x: x, lambda x, seed: x[:3]):
+        with pytest.raises(ValueError, match=r"`augment` must be a function \(x, seed\) -> x"):
+            samples = et.Samples(*images(), batch_size=16, augment=augment, views=2)
             et.finetune(features("vector"), samples, seconds=300, verbose=0)
 
 
@@ -231,24 +246,6 @@ def test_sequences_of_features_are_averaged():
     data = rng.normal(size=(24, 8, 4)).astype(np.float32), rng.integers(0, 3, 24)
     model = et.finetune(network, data, seconds=300, epochs=1, verbose=0)
     assert model.output_shape == (None, 3)
-
-
-def test_what_has_samples_is_trained_on_all_of_them():
-    folder = types.SimpleNamespace(samples=lambda: et.Samples(*images(), batch_size=16))
-    model = et.finetune(features("vector"), folder, seconds=300, epochs=1, verbose=0)
-    assert model.history.params["steps"] == et.Samples(*images(), batch_size=16).steps
-
-
-def test_validation_rows_of_several_labels_are_refused_for_classes():
-    x, y = images()
-    rows = np.eye(CLASSES)[y]
-    with pytest.raises(ValueError, match="Rows of `validation` must be like those of `train`"):
-        et.finetune(features("vector"), (x, rows), (x, np.minimum(rows + rows[::-1], 1.0)))
-
-
-def test_an_augmentation_by_name_is_refused_where_functions_are_taken():
-    with pytest.raises(ValueError, match="`augment` must be a function .* Received: 'flip'"):
-        et.Samples(*images(), augment="flip")
 
 
 def test_a_class_of_more_weight_is_found_more_often(monkeypatch):

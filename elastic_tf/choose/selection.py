@@ -46,8 +46,7 @@ def _of_tensors(
 
 
 def _exact(choices: Choices, worth: np.ndarray, room: np.ndarray, required: np.ndarray) -> Solution:
-    is_plain = len(room) == 1 and choices.tensor[-1] + 1 == len(choices.tensor)
-    if is_plain:
+    if len(room) == 1:
         return _of_tensors(solve, choices, worth, room, required)
     return best_choices(choices, worth, room, required)
 
@@ -210,10 +209,9 @@ def _best_within(
         return None
     least = min(tried, key=peak)
     if peak(least) > memory.bytes:
-        what = f"the {required.sum()} required tensors" if required.any() else "any tensor"
         given, smallest = (arguments.mebibytes(size) for size in (memory.bytes, peak(least)))
         raise ValueError(
-            f"`memory` is too small to train {what}. Received: {given}; the smallest feasible "
+            f"`memory` is too small to train {_said(required)}. Received: {given}; the smallest feasible "
             f"limit is {smallest}, weights and slots included. Give more, a smaller batch, or an "
             "optimizer with fewer slots."
         )
@@ -256,11 +254,14 @@ def _required(profile: TimingProfile, required: np.ndarray | None) -> np.ndarray
     return arguments.mask("required", required, profile.count)
 
 
+def _said(required: np.ndarray) -> str:
+    return f"the {required.sum()} required tensors" if required.any() else "any tensor"
+
+
 def _too_small(profile: TimingProfile, rho: float, required: np.ndarray) -> ValueError:
     smallest = smallest_feasible_rho(profile, required)
-    what = f"the {required.sum()} required tensors" if required.any() else "any tensor"
     return ValueError(
-        f"The budget is too small to train {what}. Received: rho={rho}. The smallest feasible rho "
+        f"The budget is too small to train {_said(required)}. Received: rho={rho}. The smallest feasible rho "
         f"is {math.ceil(smallest * 1e4) / 1e4:.4f}; the forward pass alone takes "
         f"{profile.t_forward / profile.t_full:.4f} of a full step. Give a larger rho, or train on "
         "et.Samples for more epochs: what comes before the first trained tensor is kept."

@@ -49,14 +49,13 @@ WARM_UP = 0.15  # of the time: the rate rises
 _SHARE, _FEW = 0.4, 1.3
 # Of the time: what validations after each epoch may take, and looking at weights between.
 _VALIDATING = 0.05
-# Of the time: what computing features of more than one view may take. On birds, one seed, in 39 s,
-# where two views take 0.4, one was 3.4 points ahead on 119 held-out images and 1.5 on test images;
-# in 60 s, where they take 0.2, two were 1.7 behind on held-out images and 1.8 ahead on test images.
+# Of the time: what computing features of more than one view may take. On birds, one seed, one view
+# was 1.5 points ahead on test images where two take 0.4 of it (39 s), 1.8 behind where 0.2 (60 s).
 _KEEPING = 0.25
 _LEAST_EPOCHS = 0.05  # of full training: 0.7 to 2.8 points on four image sets
 # Passes over all samples that compute what is kept, and the head from it, twice: so many, and so
-# many times the share that is trained; and traces that they take. MobileNet 1.6 passes at 0.15 and
-# 1.9 at 0.4, MobileNetV2 1.6 at 0.12; 1.1 to 2, 0.5 to 0.9 traces, ResNet50 about 1.
+# many times the share that is trained; and traces that they take. Of MobileNet 1.6 passes at 0.15
+# and 1.9 at 0.4, 0.5 to 2 traces.
 _PASSES, _TRACES = (1.4, 1.2), 1.2
 _SPARE, _LATE = 0.01, 0.02  # of the seconds: spared; as much later it may end
 _GIVEN, _HEAD = "the network as given", "the solved head"
