@@ -211,9 +211,9 @@ def _best_within(
     if peak(least) > memory.bytes:
         given, smallest = (arguments.mebibytes(size) for size in (memory.bytes, peak(least)))
         raise ValueError(
-            f"`memory` is too small to train {_said(required)}. Received: {given}; the smallest feasible "
-            f"limit is {smallest}, weights and slots included. Give more, a smaller batch, or an "
-            "optimizer with fewer slots."
+            f"`memory` is too small to train {_said(required)}. Received: {given}; the "
+            f"smallest feasible limit is {smallest}, weights and slots included. Give more, a smaller "
+            "batch, or an optimizer with fewer slots."
         )
     low, high = kept(least), float(sizes.sum())
     best, room = None, high
@@ -261,8 +261,8 @@ def _said(required: np.ndarray) -> str:
 def _too_small(profile: TimingProfile, rho: float, required: np.ndarray) -> ValueError:
     smallest = smallest_feasible_rho(profile, required)
     return ValueError(
-        f"The budget is too small to train {_said(required)}. Received: rho={rho}. The smallest feasible rho "
-        f"is {math.ceil(smallest * 1e4) / 1e4:.4f}; the forward pass alone takes "
-        f"{profile.t_forward / profile.t_full:.4f} of a full step. Give a larger rho, or train on "
-        "et.Samples for more epochs: what comes before the first trained tensor is kept."
+        f"The budget is too small to train {_said(required)}. Received: rho={rho}. The "
+        f"smallest feasible rho is {math.ceil(smallest * 1e4) / 1e4:.4f}; the forward pass alone "
+        f"takes {profile.t_forward / profile.t_full:.4f} of a full step. Give a larger rho, or "
+        "train on et.Samples for more epochs: what comes before the first trained tensor is kept."
     )

@@ -32,10 +32,7 @@ _SURE = 2.0  # standard errors: 95 % of a normal distribution
 
 
 class Lookahead:
-    """Stands in for `model.train_function` while it is needed; same batches, same results.
-
-    Several replicas share an iterator that cannot be looked into: there no batch is drawn ahead.
-    """
+    """Stands in for `model.train_function` while it is needed; same batches, same results."""
 
     def __init__(self, model: ElasticMixin, ledger: Ledger) -> None:
         self.seconds: list[float] = []  # of a step in each call on batches drawn, since `ask`
@@ -89,14 +86,7 @@ class Lookahead:
     def _look(self, iterator: Any) -> None:
         """Draw what is asked for, and show it."""
         (then, batches, samples), self._asked = self._asked, None
-        if isinstance(iterator, tf.data.Iterator):
-            self._draw(iterator, batches, samples)
-        elif then is not None:
-            raise ValueError(
-                "`profile` and `probe` must be given under a strategy whose batches cannot be "
-                f"looked into. Received: {self._model.distribute_strategy}. Measure a profile "
-                "with elastic_tf.profile_model, and use the training data: probe=train."
-            )
+        self._draw(iterator, batches, samples)
         if not self._drawn:
             return
         self.batch = self._drawn[0], iterator.element_spec

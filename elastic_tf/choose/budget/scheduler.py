@@ -92,8 +92,8 @@ class Scheduler:
     def _is_due(self, epoch: int) -> bool:
         """Whether a new importance is."""
         made = [one.epoch for one in self.selections if one.reason == "interval"]
-        is_over = made and epoch - made[-1] >= self._settings.interval
-        return not made or (is_over and not self._is_settled)
+        is_over = not made or epoch - made[-1] >= self._settings.interval
+        return is_over and not (made and self._is_settled)
 
     @functools.cached_property
     def _required(self) -> np.ndarray | None:
