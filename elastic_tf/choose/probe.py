@@ -121,10 +121,7 @@ def size_of(batch: Any) -> int:
 
 
 def joined(batches: list[Any], size: int) -> tuple[Any, Any, Any]:
-    """x, y and sample weights (or None) of the first `size` samples of some batches.
-
-    Where samples are of several shapes, those of the first one's.
-    """
+    """x, y and sample weights (or None) of the first `size` samples of the first one's shape."""
     shapes = [[part.shape[1:] for part in tf.nest.flatten(batch)] for batch in batches]
     alike = [batch for batch, shape in zip(batches, shapes) if shape == shapes[0]]
     parts = [tf.keras.utils.unpack_x_y_sample_weight(batch) for batch in alike]
@@ -142,8 +139,8 @@ def needs_probe(function: Callable[..., np.ndarray]) -> bool:
 class Worth:
     """Evaluates the importance again and again.
 
-    Where the function has parameters `sample_weight` or `micro_batch_size`, it is given the weights
-    of the probe and the size of the batches of training.
+    Its function is given the probe's `sample_weight`, and the size of the batches of training as
+    `micro_batch_size`, where it has such parameters.
     """
 
     def __init__(

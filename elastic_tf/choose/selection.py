@@ -212,8 +212,8 @@ def _best_within(
         given, smallest = (arguments.mebibytes(size) for size in (memory.bytes, peak(least)))
         raise ValueError(
             f"`memory` is too small to train {_said(required)}. Received: {given}; the "
-            f"smallest feasible limit is {smallest}, weights and slots included. Give more, a smaller "
-            "batch, or an optimizer with fewer slots."
+            f"smallest feasible limit is {smallest}, weights and slots included. Give more, a "
+            "smaller batch, or an optimizer with fewer slots."
         )
     low, high = kept(least), float(sizes.sum())
     best, room = None, high

@@ -118,15 +118,6 @@ def test_schedule_gives_each_selection_its_rho():
     assert [record.rho for record in elastic_callback.selections] == pytest.approx([0.4, 0.6, 0.8])
 
 
-def test_tensorboard_of_keras_shows_the_ratios(tmp_path):
-    board = tf.keras.callbacks.TensorBoard(tmp_path)
-    fit(elastic(), callback(), board, epochs=2)
-    (path,) = (tmp_path / "train").glob("events*")
-    events = tf.compat.v1.train.summary_iterator(str(path))
-    tags = {value.tag for event in events for value in event.summary.value}
-    assert {"epoch_rho", "epoch_predicted_ratio", "epoch_loss"} <= tags
-
-
 def test_a_copy_is_unused_and_has_equal_settings():
     one = callback(rho=Deadline(60.0), interval=4, required=np.arange(10) > 8)
     one.selections.append("used")

@@ -1,6 +1,7 @@
 """Ratios and deadlines are kept, by the clock of a device that is not what its profile says."""
 
 import dataclasses
+import re
 
 import chosen
 import numpy as np
@@ -9,6 +10,7 @@ import tensorflow as tf
 from clocks import EPOCHS, STEPS, Device, Passing, data, run, table
 from heads import SCE, classifier, clusters
 
+import elastic_tf as et
 from elastic_tf.callback import ElasticCallback
 from elastic_tf.choose.budget.settings import Control, Deadline
 from elastic_tf.model import ElasticModel
@@ -239,3 +241,32 @@ def test_the_size_of_a_validation_is_known_before_it(given, rows):
     model.compile("adam", SCE(from_logits=True))
     model.fit(X, Y, batch_size=5, verbose=0, callbacks=[looking], **given)
     assert looking.found == rows
+
+
+def test_the_seconds_of_a_summary_add_up():
+    device = Device(tracing=3.0, validating=2.0)
+    elastic = run(device, 0.7, Passing(device), selecting=1.5)
+    said = elastic.summary().splitlines()[-1]
+    parts = dict(re.findall(r"([a-z, ]+?) (\d+\.\d)(?:, |;)", said.removeprefix("Seconds: ")))
+    assert float(said.split()[-3]) == pytest.approx(device.now, abs=0.1)
+    assert sum(map(float, parts.values())) == pytest.approx(device.now, abs=0.5)
+    assert {"steps", "first steps", "selected", "ends of epochs"} <= {one.strip() for one in parts}
+
+
+def test_a_summary_tells_the_head_and_what_passed_before_an_interruption(tmp_path):
+    def fit(folder, *callbacks) -> et.ElasticCallback:
+        tf.keras.utils.set_random_seed(0)
+        model, samples = et.ElasticModel.from_model(classifier()), Samples(*clusters(24))
+        model.compile("sgd", SCE(from_logits=True))
+        elastic = et.ElasticCallback(rho=0.999, backup=et.Backup(tmp_path / folder))
+        model.fit(samples, epochs=2, verbose=0, callbacks=[elastic, et.SolveHead(), *callbacks])
+        return elastic
+
+    def breaks(epoch, logs):
+        if epoch == 1:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        fit("cut", tf.keras.callbacks.LambdaCallback(on_epoch_begin=breaks))
+    assert "before the interruption " in fit("cut").summary()
+    assert fit("whole")._ledger.seconds["head"] > 0.0

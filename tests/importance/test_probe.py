@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elastic_tf.choose.probe import Draws, Probe
+from elastic_tf.choose.probe import Draws, Probe, Worth
 from elastic_tf.train.samples import Samples
 
 X, Y = np.arange(12, dtype=np.float32).reshape(6, 2), np.arange(6)
@@ -63,3 +63,17 @@ def test_a_source_that_fails_is_named() -> None:
     probe.draw()
     with pytest.raises(ValueError, match="`probe` must yield .*InvalidArgumentError from batch 2"):
         probe.draw()
+
+
+def test_function_is_given_what_it_takes() -> None:
+    seen = {}
+
+    def watch(model, x, y, *, sample_weight=None, micro_batch_size=None):
+        seen.update(weight=sample_weight, size=micro_batch_size)
+        return np.ones(2)
+
+    arrays = np.ones((6, 2), np.float32), np.arange(6), np.arange(6.0)
+    worth = Worth(watch, Draws(arrays, 6, 0), micro_batch_size=2)
+    found = worth.evaluate(None, worth.draw(0))
+    assert found.tolist() == [1.0, 1.0] and seen["size"] == 2
+    assert sorted(seen["weight"].numpy()) == [0, 1, 2, 3, 4, 5]

@@ -18,8 +18,7 @@ from elastic_tf.app import runs
 from elastic_tf.app.commands import harness, recording
 from elastic_tf.app.commands.train import Train
 from elastic_tf.choose.budget.course import RATE, Course
-from elastic_tf.choose.budget.prior import prior_profile
-from elastic_tf.choose.budget.prior import recalled
+from elastic_tf.choose.budget.prior import prior_profile, recalled
 from elastic_tf.files import as_utf8, format_table
 from elastic_tf.lite.ridge import is_as_good
 from elastic_tf.methods import baselines

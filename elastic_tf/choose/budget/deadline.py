@@ -54,8 +54,7 @@ class DeadlineControl:
     def rho(self, smallest: float, present: float | None = None) -> float:
         """What ends on time with another plan than one of the ratio `present`, `smallest` at least.
 
-        Where half of the present ratio is too much, it is better to stop early: few tensors,
-        trained further alone, end up worse.
+        Half of the present one at least: few tensors, trained further alone, end up worse.
         """
         seconds = self._seconds_for_steps() - self._another
         full = (self._ledger.steps_left or 0) * self._full_seconds

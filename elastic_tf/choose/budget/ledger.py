@@ -35,11 +35,9 @@ class Pace:
 class Ledger:
     """The clock of one `fit`: steps, ends of epochs, and the callback's own work.
 
-    A step under a plan is thought to take `full_seconds` times the plan's predicted ratio, where
-    `full_seconds` is the mean of seconds / predicted ratio over the last steps. Data waiting and
-    other callbacks are part of it.
-    `epochs` is the number of the epoch after the last one, `steps` those in an epoch, None if not
-    known before one has passed.
+    A step under a plan is thought to take `full_seconds` times the plan's predicted ratio, data
+    waiting and other callbacks in it. `epochs` is the number of the epoch after the last one,
+    `steps` those in an epoch, None if not known before one has passed.
     """
 
     def __init__(self, clock: Callable[[], float], *, epochs: int, steps: int | None) -> None:
@@ -120,7 +118,7 @@ class Ledger:
 
     @property
     def full_seconds(self) -> float:
-        """Seconds of a full step by the last steps; 0 before one was measured."""
+        """Mean of seconds / predicted ratio over the last steps; 0 before one was measured."""
         return statistics.fmean(self._full) if self._full else 0.0
 
     @property

@@ -78,10 +78,9 @@ def prior_profile(model: Any, x: Any, frozen: Forward | None = None) -> TimingPr
     model._ordered_by(frozen.graph, model._elastic.tracing)
     tensors = model.tensors
     forward, backward = _work(frozen.graph, tensors)
-    whole = sum(forward.values())
-    # a forward pass with every layer frozen, as in a step that trains nothing
+    # with every layer frozen, as in a step that trains nothing
     measured = 1e6 * _seconds(model, frozen.run, x)
-    scale, whitens = measured / whole, _whitens(model)
+    scale, whitens = measured / sum(forward.values()), _whitens(model)
     for k, tensor in enumerate(tensors):
         of_byte = _BYTE_OF_WEIGHTS + _BYTE_OF_MATRIX * (whitens and rows_of(tensor) > 0)
         backward[1 << k] += of_byte * tensor.dtype.size * tensor.shape.num_elements()
@@ -100,10 +99,8 @@ def prior_profile(model: Any, x: Any, frozen: Forward | None = None) -> TimingPr
 def first_step_seconds(model: Any, share: float) -> float:
     """Of tracing and optimizing a step that takes this share of a full one, before it runs.
 
-    Over the seconds of tracing a forward pass with Keras 3, MobileNet, MobileNetV2,
-    EfficientNetV2-B0 and ResNet50 took by Shampoo, of the layers behind what is kept, at 0.1, 0.4
-    and of all 1.1 to 3.8, 2.4 to 4.8 and 5.8 to 10.5; by Adam, of ViT-Ti too, 2 to 3 at 0.15, 3 to
-    5 at 0.4, and of all layers, at 0.3, 0.6 and 1, 3 to 4, 4 to 6 and 6 to 10.
+    Over the seconds of tracing a forward pass with Keras 3 five networks took by Shampoo, at 0.1,
+    0.4 and 1, 1.1 to 3.8, 2.4 to 4.8 and 5.8 to 10.5; by Adam 2 to 3, 3 to 5 and 6 to 10.
     """
     model.tensors  # noqa: B018  whose order takes such a trace
     least, more = (1.5, 8.0) if _whitens(model) else (2.0, 5.0)
@@ -111,11 +108,8 @@ def first_step_seconds(model: Any, share: float) -> float:
 
 
 def recalled(profile: TimingProfile) -> tuple[TimingProfile, str]:
-    """A prior, corrected by what was seen last, and a line that says so; empty where nothing was.
-
-    A file that cannot be read counts as none.
-    """
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    """A prior, corrected by what was seen last, and a line that says so; else an empty one."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # as if there were none
         file = _file(profile)
         if file is not None:
             found = json.loads(file.read_text(encoding="utf-8"))
@@ -231,7 +225,7 @@ def _work(graph: Any, tensors: Sequence[tf.Variable]) -> tuple[dict[int, float],
 
 
 def _seconds(model: Any, run: Any, x: Any) -> float:
-    """Of a traced forward pass, after a first one that is slower; what they change is put back."""
+    """Of a traced forward pass, after a slower first one; what they change is put back."""
     found = []
     with kept(model, [run.graph]):
         for _ in range(1 + _PASSES):

@@ -106,10 +106,8 @@ class RatioControl:
     """What share of a profile's predicted savings the device delivers.
 
     achieved = 1 - delivered * (1 - predicted), exact for a full step. `delivered` is 1 until the
-    achieved ratio is measured outside the band and surely so; then it is solved for.
-
-    Both times of an achieved ratio are measured one right after the other: the speed of a shared
-    device drifts by more than what is measured.
+    achieved ratio is measured outside the band and surely so; then it is solved for. Both of its
+    times are measured one right after the other: the speed of a shared device drifts by more.
     `share` is that of `Control`.
     """
 

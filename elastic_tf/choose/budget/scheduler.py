@@ -61,28 +61,24 @@ class Scheduler:
     def epoch_begins(self, epoch: int, done: int = 0) -> None:
         """Do what is due; `done`: steps of the epoch made before an interruption."""
         self._ledger.epoch_begins(epoch, done)
+        settings, rows = self._settings, self._model._elastic.rows
         is_due = not done and self._is_due(epoch)
-        takes = self._settings.probe.data is None and self._worth.needs_probe and is_due
-        needs_batch = self.costs.profile is None or (
-            self._settings.memory is not None and self._memory is None
-        )
-        drawn, started = None, self._ledger.elapsed
-        if is_due:
-            drawn = self._worth.draw(epoch)
+        takes = settings.probe.data is None and self._worth.needs_probe and is_due
+        started = self._ledger.elapsed
+        drawn = self._worth.draw(epoch) if is_due else None
         seconds = self._ledger.elapsed - started
 
         def begin(batches: list[Any]) -> None:
             self._look(batches)
             if is_due:
-                own = joined(batches, self._settings.probe.size) if takes else drawn
+                own = joined(batches, settings.probe.size) if takes else drawn
                 self._select(epoch, own, seconds)
             self._ledger.count("selected")
             self._ledger.resume()
 
-        rows = self._model._elastic.rows
         if takes:
-            self._lookahead.ask(begin, samples=self._settings.probe.size)
-        elif not needs_batch:
+            self._lookahead.ask(begin, samples=settings.probe.size)
+        elif self.costs.profile is not None and (settings.memory is None or self._memory):
             begin([])
         elif rows is not None:
             begin([rows.samples.take(np.arange(rows.samples.batch_size))])
