@@ -96,34 +96,22 @@ def forecast(
         cached, filled = (profile.with_cached_prefix(fill) for fill in (0.0, views / epochs))
     plan = select_tensors(depth(model), filled, rho, strategy="order").plan
     size = len(tf.nest.flatten(batch[0])[0])
-    head_alone = Plan.from_mask(head_tensors(model))
-    every = Plan.full(len(plan))
     # its trace, and about as long for the closed form as for a fifth of the features
     head = 1.2 * batches * forward + 0.5 * first_step_seconds(model, 0.0)
     # the traces before a choice, and the head once more, of what is kept where something is
     beside = 2.0 * first_step_seconds(model, 0.0) + (0.6 if keeps else 1.2) * batches * forward
     share = cached.step_time(plan) / profile.t_full
-    ways = {
-        "head alone": (head_alone, 0, head),
-        f"elastic, rho={rho:g}": (
-            plan,
-            epochs,
-            head + first_step_seconds(model, share) + epochs * batches * share * full + beside,
-        ),
-        "full": (every, epochs, first_step_seconds(model, 1.0) + epochs * batches * full),
-    }
+    steps = epochs * batches * full  # of full training
+    elastic = head + first_step_seconds(model, share) + share * steps + beside
+
+    def way(name: str, which: Plan, passes: int, seconds: float) -> Way:
+        images, memory = max(passes, 1) * batches * size, step(model, size, which).peak
+        return Way(name, int(which.mask.sum()), images, passes, seconds, memory)
+
     return Forecast(
-        *(
-            Way(
-                training=name,
-                tensors=int(which.mask.sum()),
-                images=max(passes, 1) * batches * size,
-                epochs=passes,
-                seconds=seconds,
-                memory=step(model, size, which).peak,
-            )
-            for name, (which, passes, seconds) in ways.items()
-        )
+        way("head alone", Plan.from_mask(head_tensors(model)), 0, head),
+        way(f"elastic, rho={rho:g}", plan, epochs, elastic),
+        way("full", Plan.full(len(plan)), epochs, first_step_seconds(model, 1.0) + steps),
     )
 
 
