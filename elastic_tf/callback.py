@@ -19,7 +19,6 @@ from elastic_tf.choose.importance import depth, loss_decrease
 from elastic_tf.choose.probe import Probe, needs_probe
 from elastic_tf.choose.records import SelectionRecord
 from elastic_tf.timing.profile import TimingProfile
-from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.recovery import Backup, Recovery
 from elastic_tf.train.samples import known_of
 
@@ -148,12 +147,7 @@ class ElasticCallback(tf.keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Refuse what cannot be served; forget an earlier `fit`."""
-        if not isinstance(self.model, ElasticMixin):
-            raise TypeError(
-                f"ElasticCallback serves elastic models. Received: {type(self.model).__name__}. "
-                "Make one with elastic_tf.ElasticModel.from_model(model) and compile it."
-            )
-        state = self.model._elastic
+        state = arguments.elastic(self.model)._elastic
         if state.callback is not None:
             raise ValueError(
                 "A model is trained with one ElasticCallback. Received: two of them for "

@@ -99,9 +99,11 @@ def test_few_samples_make_one_small_batch():
     assert model.output_shape == (None, CLASSES)
 
 
-def with_softmax():
+def ending_in(*ends):
+    """A network of two features, of which these are made."""
     inputs = L.Input((6, 6, CLASSES))
-    return tf.keras.Model(inputs, L.Softmax()(L.Flatten()(L.Conv2D(2, 6)(inputs))))
+    x = L.Flatten()(L.Conv2D(2, 6)(inputs))
+    return tf.keras.Model(inputs, [end(x) for end in ends] if ends[1:] else ends[0](x))
 
 
 X, Y = images()
@@ -113,7 +115,11 @@ HOLED = np.where(np.isin(np.arange(COUNT), (3, 5))[:, None, None, None], np.nan,
     ("change", "message"),
     [
         ({"model": tf.keras.Sequential([L.Dense(3)], name="mine")}, "'mine', which has no weig"),
-        ({"model": with_softmax()}, r"dense layer of 3.* a softmax end.*Dense\(3\)"),
+        ({"model": ending_in(L.Softmax())}, r"dense layer of 3.* a softmax end.*Dense\(3\)"),
+        (
+            {"model": ending_in(L.Dense(3), L.Dense(2))},
+            r"must end in a dense layer.*\(None, 3\), \(None, 2\)",
+        ),
         ({"train": 3}, r"must be given as \(x, y\).*Received: 3"),
         ({"train": (X, np.zeros(COUNT, int))}, "two classes or more.*Received"),
         ({"train": (X, Y + 1)}, "from 1 to 3. Subtract 1, or"),

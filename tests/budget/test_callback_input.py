@@ -13,7 +13,7 @@ from elastic_tf.callback import ElasticCallback
 from elastic_tf.choose.budget.settings import Control, Deadline
 from elastic_tf.choose.probe import Probe
 from elastic_tf.model import ElasticModel
-from elastic_tf.timing.profile import TimingProfile, tensor_specs
+from elastic_tf.timing.profile import TimingProfile
 from elastic_tf.timing.profiler import profile_model
 
 
@@ -90,25 +90,24 @@ def test_batches_of_several_sizes_are_trained_on():
     assert seen == [(16, 7, 7, 2)] * 2  # of the three batches drawn, the two of one size
 
 
+def never(model, x, y):
+    raise AssertionError("was evaluated")
+
+
 @pytest.mark.parametrize(
-    ("probe", "received"),
+    ("options", "message"),
     [
-        (dataset().unbatch(), "must yield batches"),
-        ((images()[0], images()[1][:5]), "length 5, 20"),
-        (dataset().take(0), "an empty dataset"),
+        ({"probe": dataset().unbatch()}, "must yield batches"),
+        ({"probe": (images()[0], images()[1][:5])}, "length 5, 20"),
+        ({"probe": dataset().take(0)}, "an empty dataset"),
+        ({"rho": 0.1, "importance": never}, "to train any tensor. .*smallest feasible rho is 0.4"),
+        ({"rho": lambda epoch: 0.6 if epoch < 2 else 60}, "rho=60. The schedule .* for epoch 2"),
+        ({"profile": table(9)}, "9 tensors, the model has 10"),
     ],
 )
-def test_a_probe_of_which_nothing_can_be_drawn_is_named(probe, received):
-    with pytest.raises(ValueError, match=received):
-        fit(elastic(), callback(probe=probe), epochs=1)
-
-
-def test_a_rho_too_small_for_any_importance_is_refused_before_it_is_evaluated():
-    def never(model, x, y):
-        raise AssertionError("was evaluated")
-
-    with pytest.raises(ValueError, match="to train any tensor. .*smallest feasible rho is 0.4"):
-        fit(elastic(), callback(rho=0.1, importance=never), epochs=1)
+def test_what_cannot_be_kept_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        fit(elastic(), callback(**options))
 
 
 def test_two_callbacks_on_one_model_are_refused():
@@ -116,24 +115,11 @@ def test_two_callbacks_on_one_model_are_refused():
         fit(elastic(), callback(), callback())
 
 
-def test_schedule_that_turns_to_rubbish_is_named():
-    elastic_callback = callback(rho=lambda epoch: 0.6 if epoch < 2 else 60)
-    with pytest.raises(ValueError, match="rho=60. The schedule gave it for epoch 2"):
-        fit(elastic(), elastic_callback)
-
-
 def test_plain_model_is_refused():
     model = network()
     model.compile("sgd", crossentropy())
     with pytest.raises(TypeError, match="Received: Functional"):
         model.fit(dataset(), verbose=0, callbacks=[callback()])
-
-
-def test_profile_of_another_model_is_refused():
-    specs = tensor_specs(elastic())[:-1]
-    other = TimingProfile(10.0, table(9).items, 9, tensors=specs)
-    with pytest.raises(ValueError, match="9 tensors, the model has 10"):
-        fit(elastic(), ElasticCallback(other, 0.6, 2, dataset()))
 
 
 @pytest.mark.parametrize(

@@ -147,11 +147,3 @@ def test_views_are_trained_on(courses):
     model = finetuned(train, images(seed=1), epochs=2)
     assert courses[-1].head.samples == 2 * COUNT
     assert model.evaluate(*images(seed=2), verbose=0)[1] > 0.8
-
-
-def test_a_network_of_several_outputs_is_refused():
-    inputs = L.Input((6, 6, CLASSES))
-    x = L.Flatten()(inputs)
-    network = tf.keras.Model(inputs, [L.Dense(CLASSES)(x), L.Dense(2)(x)])
-    with pytest.raises(ValueError, match=r"must end in a dense layer.*\(None, 3\), \(None, 2\)"):
-        et.finetune(network, images(), verbose=0)

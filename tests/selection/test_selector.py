@@ -203,25 +203,18 @@ def test_budget_too_small_names_a_rho_that_works() -> None:
         select_tensors(np.ones(2), table, 0.9, required=np.array([True, True]))
 
 
-@pytest.mark.parametrize("rho", [0.0, 1.7, float("nan"), "half", True])
-def test_rho_outside_its_range_is_refused(rho: object) -> None:
-    with pytest.raises(ValueError, match=f"rho={rho!r}"):
-        select_tensors(np.ones(2), pair(), rho)
-
-
-def test_importance_that_is_not_finite_or_of_another_length_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Received: nan at importance\[1\]"):
-        select_tensors(np.array([1.0, np.nan]), pair(), 1.0)
-    with pytest.raises(ValueError, match=r"shape \(2,\).*Received: .* of shape \(3,\)"):
-        select_tensors(np.ones(3), pair(), 1.0)
-
-
-def test_required_that_is_no_mask_and_unknown_strategies_are_refused() -> None:
-    with pytest.raises(ValueError, match="`required` .* Received: int64"):
-        select_tensors(np.ones(2), pair(), 1.0, required=np.array([1, 0]))
-    with pytest.raises(ValueError, match="exact, paper, order. Received: strategy='greedy'"):
-        select_tensors(np.ones(2), pair(), 1.0, strategy="greedy")
-
-
-def pair() -> TimingProfile:
-    return table_of([((0,), 1.0), ((1,), 1.0)], count=2, t_forward=1.0)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        *(({"rho": rho}, f"rho={rho!r}") for rho in (0.0, 1.7, float("nan"), "half", True)),
+        ({"importance": np.array([1.0, np.nan])}, r"Received: nan at importance\[1\]"),
+        ({"importance": np.ones(3)}, r"shape \(2,\).*Received: .* of shape \(3,\)"),
+        ({"required": np.array([1, 0])}, "`required` .* Received: int64"),
+        ({"strategy": "greedy"}, "exact, paper, order. Received: strategy='greedy'"),
+        ({"memory": "1 MiB"}, "must be an et.memory.Limit.* Received: '1 MiB'"),
+    ],
+)
+def test_what_cannot_be_is_refused(change: dict, message: str) -> None:
+    pair = table_of([((0,), 1.0), ((1,), 1.0)], count=2, t_forward=1.0)
+    with pytest.raises(ValueError, match=message):
+        select_tensors(**{"importance": np.ones(2), "profile": pair, "rho": 1.0, **change})
