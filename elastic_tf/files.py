@@ -85,16 +85,6 @@ def write_json(path: str | Path, data: Any) -> None:
     write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
-def append_line(path: str | Path, line: str) -> None:
-    """Append one line; it is on the disk when this returns."""
-    path = Path(path)
-    directory(path.parent)
-    with open(path, "ab") as file:
-        file.write(f"{line}\n".encode())
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def claim(
     lock: str | Path, *, rule: str, what: str | Path, shared: bool = False
 ) -> contextlib.ExitStack:

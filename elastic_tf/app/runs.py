@@ -1,9 +1,8 @@
 """The directory of one run: settings, epochs and result, readable at any moment.
 
 `config.json` is written first, a line is added to `history.jsonl` when an epoch ends, `result.json`
-comes last. A line that a crash cut off is passed over when the run is read, and removed when it is
-continued. One process writes at a time; any number may read. Whoever wrote the files, they are data
-alone.
+comes last; each file is there whole or not at all. One process writes at a time; any number may
+read. Whoever wrote the files, they are data alone.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from typing import Any
 
 from elastic_tf import arguments
 from elastic_tf.files import (
-    append_line,
     claim,
     directory,
     from_ranges,
@@ -73,16 +71,17 @@ class Run:
             self.config = _object(read_bytes(file))
             arguments.instance("settings", self.config.get("settings"), dict, "an object")
         self._lines = self.path / "history.jsonl"
-        self.history = _read_lines(self._lines)
+        with _named(self._lines):
+            lines = read_bytes(self._lines, _MOST_BYTES) if self._lines.exists() else b""
+            self.history = [_object(line) for line in lines.splitlines()]
         with _named(result):
             self.result: Any = _object(read_bytes(result)) if result.exists() else None
         self._claim = contextlib.ExitStack()
 
     def append_epoch(self, epoch: Mapping[str, Any]) -> None:
         """Add a finished epoch; its number, from 1, is put in unless it is given."""
-        data = to_json({"epoch": len(self.history) + 1, **epoch})
-        append_line(self._lines, json.dumps(data, allow_nan=False))
-        self.history.append(data)
+        self.history.append(to_json({"epoch": len(self.history) + 1, **epoch}))
+        self._write()
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result of the run."""
@@ -116,11 +115,14 @@ class Run:
         model.load_weights(path)
 
     def go_back(self, epochs: int) -> None:
-        """Forget what was recorded after so many epochs, and a line that was cut off."""
-        self.history = self.history[:epochs]
-        text = "".join(f"{json.dumps(epoch)}\n" for epoch in self.history)
-        if self._lines.is_file() and self._lines.read_bytes() != text.encode():
-            write_text(self._lines, text)
+        """Forget what was recorded after so many epochs, if anything was."""
+        if len(self.history) > epochs:
+            del self.history[epochs:]
+            self._write()
+
+    def _write(self) -> None:
+        lines = (json.dumps(epoch, allow_nan=False) for epoch in self.history)
+        write_text(self._lines, "".join(f"{line}\n" for line in lines))
 
 
 def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
@@ -167,7 +169,6 @@ def create(path: str | Path, config: Mapping[str, Any] | Any) -> Run:
             )
         if run.result is None:  # or else nothing will be written
             run._claim = claimed.pop_all()
-            run.go_back(len(run.history))
     return run
 
 
@@ -223,28 +224,14 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     return ""
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file."""
-    if not path.exists():
-        return []
-    with _named(path):
-        # what is after the last line break is empty, or was cut off
-        *lines, _ = read_bytes(path, _MOST_BYTES).split(b"\n")
-    found = []
-    for number, line in enumerate(lines, start=1):
-        with _named(path, f" in line {number}"):
-            found.append(_object(line))
-    return found
-
-
 @contextlib.contextmanager
-def _named(path: Path, place: str = "") -> Iterator[None]:
+def _named(path: Path) -> Iterator[None]:
     """Names the file in what is wrong with it."""
     try:
         yield
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(
-            f"'{path}' is damaged{place} ({str(error).rstrip('.')}). Choose another directory."
+            f"'{path}' is damaged ({str(error).rstrip('.')}). Choose another directory."
         ) from error
 
 

