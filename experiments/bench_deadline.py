@@ -7,19 +7,19 @@ busy from a random moment on.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from bench_control import load
 from measuring import fresh, noise
 from PIL import Image
 
@@ -81,6 +81,18 @@ def kept_to(
     at = "none" if moment is None else f"{moment:.1f}"
     told = {"way": way, "network": name, "seconds": seconds, "load_at": at, "taken": taken}
     return {**told, "off": taken / seconds - 1.0}
+
+
+@contextlib.contextmanager
+def load() -> Iterator[Callable[[], None]]:
+    """Gives a function that starts a process which keeps a core busy until the context ends."""
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        yield lambda: started.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 def by_finetune(

@@ -19,6 +19,7 @@ MODELS = {
     "VGG16": "vgg16",
     "ViT-B/16": "vit_b16",
 }
+DEADLINES = {"finetune": "finetune", "deadline": "fit", "train": "the command train"}
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -32,22 +33,19 @@ def draw(app: Sphinx) -> None:
     profiles = {
         label: TimingProfile.load(TABLES / f"{name}_224_b4.json") for label, name in MODELS.items()
     }
-    time_model, control = (
+    time_model, deadline = (
         json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-        for name in ("time-model", "control")
+        for name in ("time-model", "deadline")
     )
     device = time_model["device"]
-    taken: dict[str, dict[str, float]] = {}
-    for row in control["data"]["deadlines"]:
-        group = taken.setdefault(f"load: {row['load']}", {})
-        group[f"{row['asked']:.0f} s"] = 100 * row["taken"] / row["asked"]
+    kept = {
+        label: tuple([row[key] for row in deadline["data"][way]] for key in ("seconds", "taken"))
+        for way, label in DEADLINES.items()
+    }
     drawn = {
         "timing_bars": plots.timing_bars(profiles["ResNet50"]),
         "cost_of_depth": plots.cost_of_depth(profiles),
-        "deadlines": plots.bars(
-            taken,
-            y="time taken / deadline (%)",
-        ),
+        "deadlines": plots.agreement(kept, x="seconds given", y="seconds taken", is_log=True),
         "predicted": plots.agreement(
             {name: (one["predicted"], one["measured"]) for name, one in time_model["data"].items()},
             x="predicted step time / full step",
