@@ -158,7 +158,7 @@ def test_a_network_of_ones_own_is_taken(capsys, tmp_path):
     ("command", "words", "error", "received"),
     [
         (before.profile, "--classes 3 --out file/p.json", OSError, "file"),
-        (before.profile, "--out p.json", ValueError, "`classes` and `data`.*Received: none"),
+        (before.profile, "--out p.json", ValueError, "`data` and `classes`.*Received: none"),
         (before.forecast, "--model mobilenet", ValueError, "One of `data` and `images`"),
         (before.forecast, "--batch-size 4 --images 3", ValueError, "`batch_size`.*Received: 4"),
         (before.memory, "--limit 12MB", ValueError, "limit='12MB'"),

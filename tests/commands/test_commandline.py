@@ -207,14 +207,8 @@ def test_what_is_wrong_with_the_words_is_said_before_tensorflow_is_loaded(tmp_pa
         ("compare", "experiments/compare.py"),
     ],
 )
-def test_scripts_take_what_the_commands_take(name, script, capsys, monkeypatch):
-    helps = []
-    for start in (
-        lambda: program.main([name, "--help"]),
-        lambda: runpy.run_path(str(ROOT / script), run_name="__main__"),
-    ):
-        monkeypatch.setattr("sys.argv", [script, "--help"])
-        with pytest.raises(SystemExit, match="0"):
-            start()
-        helps.append(capsys.readouterr().out.partition("\n\n")[2])
-    assert helps[0] == helps[1]
+def test_scripts_do_what_the_commands_do(name, script, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", [script, "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    assert f"\n    python -m elastic_tf {name} " in capsys.readouterr().out

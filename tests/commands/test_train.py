@@ -73,34 +73,35 @@ def test_a_training_that_harms_ends_with_its_solved_head(arrays, tmp_path, capsy
     assert not (tmp_path / "run" / "best.weights.h5").exists()
 
 
-def test_train_goes_on_where_it_was_interrupted(elastic, arrays, tmp_path, monkeypatch):
+class Kill(BaseException):
+    """Stands for a power cut."""
+
+
+def test_train_goes_on_where_it_was_interrupted_and_from_another_place(
+    elastic, arrays, tmp_path, monkeypatch
+):
     profile = shlex.quote(str(elastic[0].path / "profile.json"))
-    given = words(arrays, tmp_path / "run", f"--rho 0.7 --interval 1 --profile {profile}")
+    more, begin = f"--rho 0.7 --interval 1 --profile {profile}", recording.Recorder.on_epoch_begin
 
-    class Broken(recording.Recorder):
-        def on_epoch_begin(self, epoch, logs=None):
-            super().on_epoch_begin(epoch, logs)
-            if epoch == 1:
-                raise InterruptedError
+    def broken(*given):
+        if given[1:2] != (0,):  # but for the beginning of the first epoch
+            raise Kill
+        begin(*given)
 
-    def broken(*_, **__):
-        raise InterruptedError
-
-    for name, instead in (("Recorder", Broken), ("summary", broken)):
-        with monkeypatch.context() as patch, pytest.raises(InterruptedError):
-            patch.setattr(recording, name, instead)
-            train.train(given)
-    path = tmp_path / "run" / "model.weights.h5"
-    before = stored(path)
+    for place, name in ((recording.Recorder, "on_epoch_begin"), (recording, "summary")):
+        with monkeypatch.context() as patch, pytest.raises(Kill):
+            patch.setattr(place, name, broken)
+            train.train(words(arrays, tmp_path / "run", more))
+    before = stored(tmp_path / "run" / "model.weights.h5")
+    shutil.copytree(tmp_path / "run", tmp_path / "moved")  # this process holds the lock of `run`
+    (tmp_path / "moved" / "run.lock").unlink()
+    given = words(arrays, f"{tmp_path}/./moved", more)
+    given.remove("--quiet")
     run = train.train(given)
-    np.testing.assert_equal(stored(path), before)
+    np.testing.assert_equal(stored(run.path / "model.weights.h5"), before)
     assert [epoch["epoch"] for epoch in run.history] == [1, 2]
     assert run.result["epochs"] == 2
     assert not (run.path / "backup").exists()
-
-
-class Kill(BaseException):
-    """Stands for a power cut."""
 
 
 @pytest.mark.parametrize("method", ["full", "random_neurons"])
@@ -138,21 +139,6 @@ def test_train_goes_on_after_a_kill_at_any_moment(
     assert sorted(one.name for one in found.path.iterdir()) == sorted(
         one.name for one in expected.path.iterdir()
     )
-
-
-def test_a_run_goes_on_from_another_place_and_with_other_words_for_it(arrays, tmp_path):
-    def broken(*_):
-        raise Kill
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Kill):
-        patch.setattr(runs.Run, "save_weights", broken)
-        train.train(words(arrays, tmp_path / "run", "--method full"))
-    shutil.copytree(tmp_path / "run", tmp_path / "moved")  # this process holds the lock of `run`
-    (tmp_path / "moved" / "run.lock").unlink()
-    given = words(arrays, f"{tmp_path}/./moved", "--method full")
-    given.remove("--quiet")
-    run = train.train(given)
-    assert [epoch["epoch"] for epoch in run.history] == [1, 2] and run.result["epochs"] == 2
 
 
 def test_a_training_that_gets_no_better_ends_early(arrays, tmp_path):

@@ -91,12 +91,26 @@ def trains() -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Profile(Step):
+class _OfImages(Step):
+    """A step on images that may be at hand, or told in numbers."""
+
+    data: str | None = option(None, help=DATA, check=images)
+    classes: int | None = option(None, help="classes of the head; those of --data if left out")
+
+    def need(self, name: str) -> None:
+        """Refuse to do without both images and that number."""
+        if self.data is None and getattr(self, name) is None:
+            raise ValueError(
+                f"One of `data` and `{name}` must be given. Received: none. Use --data, with the "
+                "images that will be trained on."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile(_OfImages):
     """What to measure, and where to put it."""
 
     out: Path = option(help="JSON file for the profile")
-    classes: int | None = option(None, help="classes of the head; those of --data if left out")
-    data: str | None = option(None, help=DATA, check=images)
     repeats: int = option(20, help="timed steps behind each median")
 
 
@@ -113,11 +127,7 @@ def profile(arguments: Sequence[str] | None = None) -> None:
     """
     settings = parse(Profile, profile.__doc__, arguments)
     directory(settings.out.parent)
-    if settings.classes is None and settings.data is None:
-        raise ValueError(
-            "One of `classes` and `data` must be given. Received: none. Use --data, with the "
-            "images that will be trained on."
-        )
+    settings.need("classes")
     from elastic_tf.app.commands import harness
     from elastic_tf.timing.profiler import profile_model
 
@@ -162,12 +172,10 @@ def told(profile: TimingProfile) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Forecast(Step):
+class Forecast(_OfImages):
     """What to foretell."""
 
-    data: str | None = option(None, help=DATA, check=images)
     images: int | None = option(None, help="training images; those of --data", check=checks.count)
-    classes: int | None = option(None, help="classes of the head; those of --data, else 2")
     rho: float = option(0.5, help="allowed step time / full step time", check=checks.rho)
     epochs: int = option(5, help="passes over the images", check=checks.count)
 
@@ -180,16 +188,12 @@ def forecast(arguments: Sequence[str] | None = None) -> None:
         python -m elastic_tf forecast --model mobilenet --alpha 0.75 --input-size 128 \
             --data birds --epochs 5 --rho 0.35
 
-    Without the images at hand: --classes 40 --images 1200. Forward passes are timed, no step is
-    run. The head alone, an elastic training and a full one are compared; reading images and
-    evaluation are not counted.
+    Without the images at hand: --images 1200 --classes 40 (2 if left out). Forward passes are
+    timed, no step is run. The head alone, an elastic training and a full one are compared; reading
+    images and evaluation are not counted.
     """
     settings = parse(Forecast, forecast.__doc__, arguments)
-    if settings.images is None and settings.data is None:
-        raise ValueError(
-            "One of `data` and `images` must be given. Received: none. Use --data, with the images "
-            "that will be trained on."
-        )
+    settings.need("images")
     import tensorflow as tf
 
     from elastic_tf.app.commands import harness
