@@ -22,6 +22,7 @@ once, which counts. 200 test images serve to choose each way's rate; accuracy is
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import json
@@ -167,25 +168,26 @@ def run(fleet: Fleet, settings: Settings, way: str, split: str, seed: int, rate:
 
     def account(computing: dict[int, float]) -> None:
         """Add a round: its slowest client, and the bytes of all."""
-        down, up = dict(grid.down), dict(grid.up)
+        sent = collections.Counter[int]()
+        for node, count in (*grid.down, *grid.up):
+            sent[node] += count
         spent["seconds"] += max(
-            computing.get(node, 0.0) + (down[node] + up[node]) / BYTES_A_SECOND for node in down
+            computing.get(node, 0.0) + count / BYTES_A_SECOND for node, count in sent.items()
         )
-        spent["bytes"] += sum(down.values()) + sum(up.values())
+        spent["bytes"] += sum(sent.values())
         grid.down.clear()
         grid.up.clear()
 
+    def note(number: int, arrays: ArrayRecord) -> None:
+        curve.append({"round": number, **spent, **fleet.accuracy(arrays, whole)})
+        print(way, split, seed, rate, curve[-1], flush=True)
+
     def evaluated(number: int, arrays: ArrayRecord) -> MetricRecord:
         if number:
-            account(
-                {
-                    one.metadata.src_node_id: one.content["metrics"]["planned-seconds"]
-                    for one in grid.answers
-                }
-            )
+            said = {one.metadata.src_node_id: one.content["metrics"] for one in grid.answers}
+            account({node: one["planned-seconds"] for node, one in said.items()})
         if not number or not whole or number % 2 or number == settings.rounds:
-            curve.append({"round": number, **spent, **fleet.accuracy(arrays, whole)})
-            print(way, split, seed, rate, curve[-1], flush=True)
+            note(number, arrays)
         return MetricRecord({"accuracy": curve[-1]["accuracy"]})
 
     strategy: Any = FedAvg(fraction_evaluate=0.0)
@@ -198,8 +200,6 @@ def run(fleet: Fleet, settings: Settings, way: str, split: str, seed: int, rate:
     def solved(known: ArrayRecord, forward: float) -> ArrayRecord:
         """The head of all clients, with the seconds of a forward pass of each image."""
         found = federated.solve_head(keeper, grid, known, ConfigRecord(tail)).arrays
-        grid.down = [(k, sum(b for n, b in grid.down if n == k)) for k in grid.contexts]
-        grid.up = [(k, sum(b for n, b in grid.up if n == k)) for k in grid.contexts]
         image = 1e-6 * forward / BATCH
         account({n: image * len(parts[k]) * SLOW[k % 4] for n, k in enumerate(nodes, 1)})
         return found
@@ -214,8 +214,7 @@ def run(fleet: Fleet, settings: Settings, way: str, split: str, seed: int, rate:
     result = strategy.start(grid, ArrayRecord(values), settings.rounds, **options)
     if not whole:
         last = solved(result.arrays, fleet.profiles[False].t_forward)
-        curve.append({"round": settings.rounds + 1, **spent, **fleet.accuracy(last, whole)})
-        print(way, split, seed, rate, curve[-1], flush=True)
+        note(settings.rounds + 1, last)
     return {
         "way": way,
         "split": split,

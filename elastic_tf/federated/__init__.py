@@ -9,8 +9,7 @@ from elastic_tf.arguments import extra
 with extra("fleet"):
     import flwr as flwr
 
-from elastic_tf.federated.client import evaluate, head, train
-from elastic_tf.federated.masked import masked
+from elastic_tf.federated.client import evaluate, head, masked, train
 from elastic_tf.federated.solved import FederatedHead, solve_head
 from elastic_tf.federated.strategy import FedElastic, FedElasticAdam
 

@@ -9,18 +9,30 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.compat.common import recorddict_compat as older
 
 from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile, recalled
 from elastic_tf.choose.importance import depth
 from elastic_tf.choose.selection import select_tensors, smallest_feasible_rho
-from elastic_tf.federated import changes
-from elastic_tf.federated.sums import HELD, LOG_SCALES, Sums, as_record, noised
+from elastic_tf.federated import board
+from elastic_tf.federated.solved import HELD, LOG_SCALES, Sums, as_record, noised
 from elastic_tf.files import quarter_of_memory
 from elastic_tf.memory import Limit
 from elastic_tf.timing.profile import TimingProfile
@@ -30,8 +42,7 @@ from elastic_tf.train.head import targets
 from elastic_tf.train.head.features import collect, dense_layer
 from elastic_tf.train.samples import Samples
 
-_RESIDUAL = "elastic_tf.residual"  # in the state that Flower keeps on the device
-MASKS = "secaggplus_configs"  # of Flower's SecAgg+
+_MASKS = "secaggplus_configs"  # of Flower's SecAgg+
 
 
 def train(
@@ -74,10 +85,8 @@ def train(
             step, or secure aggregation is asked to add up answers that are not dense. Flower's
             server is told, and goes on without this device.
     """
-    started = time.perf_counter()
-    config = _config(message)
-    is_dense = bool(config.get("dense", False))
-    if MASKS in message.content.config_records and not is_dense:
+    started, config = time.perf_counter(), message.content.config_records["config"]
+    if _MASKS in message.content.config_records and not config.get("dense", False):
         raise ValueError(
             "Secure aggregation adds up the same tensors of all clients. Received: a round of "
             "answers that hold the changed tensors alone. Set dense=True in the round's config."
@@ -85,7 +94,8 @@ def train(
     epochs, batch = int(config.get("epochs", 1)), samples.take(np.arange(samples.batch_size))
     is_plain = samples.augment is None and (epochs == 1 or samples.memory == 0)
     a_pass = -(-samples.count // samples.batch_size) if is_plain else samples.steps
-    with _received(message, model) as base, _optimizer_kept(model):
+    optimizers.build(model.optimizer, model.trainable_variables)
+    with _received(message, model) as base:
         if profile is None:
             profile, _ = recalled(prior_profile(model, batch[0]))
         second = 1e-6 * (slowdown or 1.0)  # of this device, to a microsecond of the profile
@@ -99,7 +109,7 @@ def train(
         chosen = select_tensors(depth(model), profile, share, strategy="order", memory=limit)
         model.set_plan(chosen.plan)
         if "rate" in config:
-            model.optimizer.learning_rate = changes.rate_in(config)
+            model.optimizer.learning_rate = board.rate_in(config)
         clock = _Clock(steps, ends)
         options = {"epochs": -(-steps // a_pass), "callbacks": [clock], "verbose": 0}
         seed = samples.seed + int(config.get("server-round", 0))  # each round in another order
@@ -113,9 +123,6 @@ def train(
             drawn.seed = seed
             history = model.fit(drawn, **options).history
         new = model.get_weights()
-    dtype, left = str(config.get("dtype", "float32")), _residual(context, base)
-    arrays, residual = changes.packed(new, base, dtype, left, dense=is_dense)
-    context.state[_RESIDUAL] = ArrayRecord({str(k): Array(v) for k, v in residual.items()})
     metrics = {
         "num-examples": min(clock.made * samples.batch_size, samples.rows),
         "seconds": time.perf_counter() - started,
@@ -123,7 +130,7 @@ def train(
         "share": float(chosen.time / profile.t_full),
         "loss": float(history["loss"][-1]),
     }
-    return _answer(message, metrics, arrays, base=changes.fingerprint(base))
+    return board.answer(message, context, new, base, metrics)
 
 
 def evaluate(message: Message, context: Context, model: tf.keras.Model, data: Any) -> Message:
@@ -135,7 +142,8 @@ def evaluate(message: Message, context: Context, model: tf.keras.Model, data: An
     with _received(message, model):
         found = model.evaluate(*given, verbose=0, return_dict=True)
     count = len(data[1]) if isinstance(data, tuple) else sum(len(batch[1]) for batch in data)
-    return _answer(message, {"num-examples": count, **{k: float(v) for k, v in found.items()}})
+    metrics = MetricRecord({"num-examples": count, **{k: float(v) for k, v in found.items()}})
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
 
 def head(
@@ -152,7 +160,7 @@ def head(
     the others, the answer is the loss of the held-out samples at each scale of the logits. The
     model is compiled; the dense layer is the one of that name, or its last one.
     """
-    config, dense = _config(message), dense_layer(model, layer)
+    config, dense = message.content.config_records["config"], dense_layer(model, layer)
     with _received(message, model) as base:
         features, y, weight, each = collect(model, dense, samples, quarter_of_memory())
     kind = targets.kind(model, dense, y)
@@ -161,7 +169,6 @@ def head(
     places = {id(one): k for k, one in enumerate(model.weights)}
     bias = places[id(dense.bias)] if dense.use_bias else -1
     told = {"kernel": places[id(dense.kernel)], "bias": bias, "kind": kind}
-    metrics: dict[str, float] = {"num-examples": samples.count}
     arrays = dict[str, Array]()
     if "head" in message.content.array_records:
         given = message.content.array_records["head"].to_numpy_ndarrays()
@@ -176,7 +183,8 @@ def head(
         for part, rows in (("train", ~held), ("held", held)):
             found = Sums.of(features[rows], wanted[rows], weight[rows])
             arrays |= as_record(noised(found, noise, limit, wanted), part)
-    return _answer(message, metrics, ArrayRecord(arrays), base=changes.fingerprint(base), **told)
+    told["base"] = board.fingerprint(base)
+    return board.reply(message, {"num-examples": samples.count}, ArrayRecord(arrays), **told)
 
 
 class _Clock(tf.keras.callbacks.Callback):
@@ -197,11 +205,6 @@ class _Clock(tf.keras.callbacks.Callback):
             self.model.stop_training = True
 
 
-def _config(message: Message) -> Mapping[str, Any]:
-    """What the server says of the round."""
-    return next((one for name, one in message.content.config_records.items() if name != MASKS), {})
-
-
 def _share_and_steps(
     profile: TimingProfile, left: float, second: float, steps: int, config: ConfigRecord
 ) -> tuple[float, int]:
@@ -211,61 +214,60 @@ def _share_and_steps(
     """
     least, full = smallest_feasible_rho(profile), second * profile.t_full
     share = min(left / (steps * full), 1.0)
-    if share >= least:
-        return share, steps
-    fewer = int(left / (least * full))
-    if fewer < 1:
+    if share < least:
+        share, steps = least, int(left / (least * full))
+    if steps < 1:
         raise ValueError(
             f"The round must last for a step. Received: seconds={config['seconds']:g}, of which "
             f"{max(left, 0.0):.3g} are left when training can begin; a step of the last tensors "
             f"takes {least * full:.3g}. Give more seconds."
         )
-    return least, fewer
+    return share, steps
 
 
 @contextlib.contextmanager
 def _received(message: Message, model: Any) -> Iterator[list[np.ndarray]]:
-    """The server's weights, set inside of it; then the model has its own again."""
-    arrays, own = message.content.array_records["arrays"], model.get_weights()
-    base = changes.with_changes(arrays, own)
-    has, wanted = changes.fingerprint(base), _config(message).get("base")
-    if wanted not in (None, has):
-        raise ValueError(
-            "A device must have the weights that the server began with where only changes are "
-            f"sent. Received: changes that should lead to weights {wanted}, and lead to {has}. "
-            "Build the same network, or send down='whole'."
-        )
+    """The server's weights, set inside of it; then model and optimizer are as they were."""
+    own, state = model.get_weights(), optimizers.state(model.optimizer)
+    base, kept = board.received(message, own), [variable.numpy() for variable in state]
     try:
         model.set_weights(base)
         yield base
     finally:
         model.set_weights(own)
-
-
-@contextlib.contextmanager
-def _optimizer_kept(model: Any) -> Iterator[None]:
-    """Each round begins with the optimizer as it was compiled."""
-    optimizers.build(model.optimizer, model.trainable_variables)
-    state = optimizers.state(model.optimizer)
-    compiled = [one.numpy() for one in state]
-    try:
-        yield
-    finally:
-        for variable, value in zip(state, compiled):
+        for variable, value in zip(state, kept):
             variable.assign(value)
 
 
-def _residual(context: Context, base: list[np.ndarray]) -> dict[int, np.ndarray]:
-    """What earlier answers left."""
-    held = context.state.array_records.get(_RESIDUAL, ArrayRecord())
-    found = {int(name): array.numpy() for name, array in held.items()}
-    return {k: v for k, v in found.items() if k < len(base) and v.shape == base[k].shape}
+def masked(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Secure aggregation: a mod of Flower's by which `train` answers an older message.
 
+    Flower 1.42 has SecAgg+ for its older messages alone: `SecAggPlusWorkflow` at the server, with a
+    strategy of `flwr.server.strategy`, and `secaggplus_mod` at the client. This mod stands behind
+    the latter: `ClientApp(mods=[secaggplus_mod, masked])`.
 
-def _answer(
-    message: Message, metrics: Mapping[str, Any], arrays: ArrayRecord | None = None, **told: Any
-) -> Message:
-    content = RecordDict({"metrics": MetricRecord(dict(metrics))})
-    if arrays is not None:
-        content["arrays"], content["config"] = arrays, ConfigRecord(told)
-    return Message(content, reply_to=message)
+    The server's `on_fit_config_fn` must say `dense`: what is added up under masks are the same
+    tensors of all clients. A tensor that a client did not train counts as its old value, so that a
+    client moves what it trained by its share of all samples. Weights beyond the workflow's
+    `clipping_range` are cut off: give one above the largest, and as `max_weight` not much more than
+    the largest number of samples, or rounding is coarse.
+    """
+    if message.metadata.message_type != MessageType.TRAIN:
+        return call_next(message, context)
+    given = older.recorddict_to_fitins(message.content, keep_input=True)
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord(parameters_to_ndarrays(given.parameters)),
+            "config": ConfigRecord(dict(given.config)),
+            _MASKS: message.content.config_records[_MASKS],
+        }
+    )
+    answer = call_next(Message(content, metadata=message.metadata), context)
+    metrics = dict(answer.content["metrics"])
+    result = FitRes(
+        Status(Code.OK, ""),
+        ndarrays_to_parameters(answer.content["arrays"].to_numpy_ndarrays()),
+        int(metrics.pop("num-examples")),
+        metrics,
+    )
+    return Message(older.fitres_to_recorddict(result, keep_input=False), reply_to=message)

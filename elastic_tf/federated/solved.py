@@ -1,10 +1,15 @@
-"""The head of all clients' samples, solved at the server from sums that add up.
+"""The head of all clients' samples, solved at the server from sums that add up over devices.
 
-Each client sends the sums of `elastic_tf.federated.sums` over its samples, those of every fifth
-sample apart. The penalty is the one of the least squared error on these, summed over clients, of
-the solution on the others: leave-one-out errors would need the samples. Then the head is solved
-from all sums: it is that of all samples in one place, to rounding. Logits of classes are scaled by
-the likelihood of the held-out samples, which a second, short message asks for.
+Everything that ridge regression needs of the samples is a sum over them: their weight, features x
+and targets y, x x^T, x y^T and y^2. The squared error of any solution on them follows from these.
+Each client sends its sums, those of every fifth sample apart. The penalty is the one of the least
+squared error on these, summed over clients, of the solution on the others: leave-one-out errors
+would need the samples. Then the head is solved from all sums: it is that of all samples in one
+place, to rounding. Logits of classes are scaled by the likelihood of the held-out samples, which a
+second, short message asks for.
+
+Source: Fani et al., Accelerating Heterogeneous Federated Learning with Closed-form Classifiers,
+ICML 2024.
 """
 
 from __future__ import annotations
@@ -12,20 +17,19 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
-from logging import WARNING, getLogger
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy.strategy_utils import sample_nodes
 
-from elastic_tf.federated import changes
-from elastic_tf.federated.strategy import FedElastic, log_missing
-from elastic_tf.federated.sums import LOG_SCALES, Heads, Sums, from_record
+from elastic_tf.federated.strategy import FedElastic, leave_out
+from elastic_tf.lite.ridge import LEAST, MOST
 
-_ACTION = "train.head"
-_log = getLogger("flwr").log
+HELD = 5  # of so many samples, one is held out
+LOG_SCALES = np.linspace(-3.0, 6.0, 37)  # of logits, that are looked at
+_PENALTIES = 24  # between the least and the most that are looked at
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +60,7 @@ def solve_head(
         grid: Flower's.
         arrays: all weights of the network, as `ArrayRecord(model.get_weights())`.
         config: for the clients: `down` as of `FedElastic`; `noise` and `clip`, see
-            `elastic_tf.federated.sums.noised`.
+            `elastic_tf.federated.solved.noised`.
         timeout: seconds to wait for answers.
         penalty: None chooses it by held-out samples.
 
@@ -66,22 +70,13 @@ def solve_head(
     config = ConfigRecord() if config is None else config
 
     def ask(more: dict[str, ArrayRecord]) -> Iterator[Message]:
-        """Answers of all nodes to these weights; the log says which are left out."""
+        """Answers of all nodes to these weights."""
         sent = strategy.to_send(arrays, config)
         record = RecordDict({"arrays": sent, "config": config, **more})
         nodes, _ = sample_nodes(grid, strategy.min_available_nodes, len(list(grid.get_node_ids())))
-        messages = [Message(record, dst_node_id=node, message_type=_ACTION) for node in nodes]
-        base = changes.fingerprint(strategy._sent)
-        replies = list(grid.send_and_receive(messages, timeout=timeout))
-        log_missing(nodes, replies)
-        for reply in replies:
-            said = reply.error.reason if reply.has_error() else None
-            if said is None and reply.content.config_records.get("config", {}).get("base") != base:
-                said = "its answer is to other weights"
-            if said is None:
-                yield reply
-            else:
-                _log(WARNING, "\t> Left out node %d: %s", reply.metadata.src_node_id, said)
+        messages = [Message(record, dst_node_id=k, message_type="train.head") for k in nodes]
+        strategy._asked = frozenset(nodes)
+        return strategy.answers(grid.send_and_receive(messages, timeout=timeout))
 
     answers = list(ask({}))
     totals, clients = list[Sums](), 0  # of what is solved from, and of what is held out
@@ -95,7 +90,7 @@ def solve_head(
             arrived = reply.content["arrays"]
             found = [from_record(arrived, one, width, outputs) for one in ("train", "held")]
         except (ValueError, TypeError, KeyError, IndexError) as error:
-            _log(WARNING, "\t> Left out node %d: %r", reply.metadata.src_node_id, error)
+            leave_out(reply, repr(error))
             continue
         totals = [one.plus(other) for one, other in zip(totals, found)] if totals else found
         clients += 1
@@ -136,3 +131,118 @@ def _losses(reply: Message) -> np.ndarray:
         if value.shape == LOG_SCALES.shape and np.isfinite(value).all():
             return value
     return np.zeros(LOG_SCALES.shape)
+
+
+class Sums(NamedTuple):
+    """Sums over weighted samples of `width` features x and `outputs` targets y; float64."""
+
+    weight: np.ndarray  #: of all samples
+    x: np.ndarray  #: (width,)
+    y: np.ndarray  #: (outputs,)
+    gram: np.ndarray  #: (width, width), of x x^T
+    cross: np.ndarray  #: (width, outputs), of x y^T
+    square: np.ndarray  #: of y^2
+
+    @classmethod
+    def of(cls, features: np.ndarray, wanted: np.ndarray, weight: np.ndarray) -> Sums:
+        """Of features (n, width), targets (n, outputs) and weights (n,)."""
+        x, y = np.asarray(features, np.float64), np.asarray(wanted, np.float64)
+        weighted = weight[:, None] * x
+        return cls(
+            np.asarray(weight.sum()),
+            weighted.sum(axis=0),
+            weight @ y,
+            x.T @ weighted,
+            weighted.T @ y,
+            np.asarray(weight @ (y**2).sum(axis=1)),
+        )
+
+    def plus(self, other: Sums) -> Sums:
+        """The sums over the samples of both."""
+        return Sums(*(np.asarray(one + two) for one, two in zip(self, other)))
+
+    def error(self, kernel: np.ndarray, bias: np.ndarray) -> float:
+        """Sum of squared errors of a linear head on these samples."""
+        explained = (kernel * self.cross).sum() + bias @ self.y
+        said = (kernel * (self.gram @ kernel)).sum() + 2.0 * (self.x @ kernel) @ bias
+        return float(self.square - 2.0 * explained + said + self.weight * (bias @ bias))
+
+
+class Heads:
+    """The ridge regression of these samples for every penalty.
+
+    With G the Gram matrix of centred features and C their products with centred targets,
+    G = V diag(v) V^T, a penalty p has the kernel V diag(1 / (v + p)) V^T C. The intercept is free;
+    without one nothing is centred.
+    """
+
+    def __init__(self, sums: Sums, *, intercept: bool = True) -> None:
+        share = intercept / max(float(sums.weight), np.finfo(np.float64).tiny)
+        self.mean, self.mean_wanted = share * sums.x, share * sums.y
+        self.values, self.vectors = np.linalg.eigh(sums.gram - np.outer(self.mean, sums.x))
+        self.along = self.vectors.T @ (sums.cross - np.outer(self.mean, sums.y))
+
+    @property
+    def penalties(self) -> np.ndarray:
+        """From nothing to everything shrunk, evenly in their logarithm."""
+        largest = max(float(self.values[-1]), np.finfo(np.float64).tiny)
+        return largest * np.logspace(np.log10(LEAST), np.log10(MOST), _PENALTIES)
+
+    def weights(self, penalty: float) -> tuple[np.ndarray, np.ndarray]:
+        """Kernel (width, outputs) and bias (outputs,)."""
+        shrunk = np.maximum(self.values, 0.0)[:, None] + penalty
+        kernel = self.vectors @ (self.along / shrunk)
+        return kernel, self.mean_wanted - self.mean @ kernel
+
+    def best_penalty(self, held: Sums) -> float:
+        """The penalty of the least squared error on samples that were held out."""
+        errors = [held.error(*self.weights(penalty)) for penalty in self.penalties]
+        return float(self.penalties[int(np.argmin(errors))])
+
+
+def noised(sums: Sums, noise: float, clip: float, wanted: np.ndarray) -> Sums:
+    """The sums with symmetric Gaussian noise, for differential privacy of each sample.
+
+    With features no longer than `clip`, a sample changes the matrix of the sums of (x / clip, 1, y)
+    by at most 2 + |y|^2. Each entry gets noise of `noise` times that: for (epsilon, delta) it is
+    sqrt(2 ln(1.25 / delta)) / epsilon.
+
+    Source: Dwork et al., Analyze Gauss, STOC 2014, Algorithm 1.
+    """
+    if noise <= 0.0:
+        return sums
+    if clip <= 0.0:
+        raise ValueError(
+            f"`clip` must be given with noise: the longest that features may be. Received: {clip}."
+        )
+    rng = np.random.default_rng()
+    bound = noise * (2.0 + float((wanted**2).sum(axis=1).max(initial=1.0)))
+    units = [bound * clip**power for power in (0, 1, 0, 2, 1, 0)]  # of each of the sums
+    drawn = [unit * rng.normal(size=one.shape) for unit, one in zip(units, sums)]
+    drawn[3] = np.triu(drawn[3]) + np.triu(drawn[3], 1).T
+    return sums.plus(Sums(*drawn))
+
+
+def as_record(sums: Sums, name: str) -> dict[str, Array]:
+    """Arrays to send; of the Gram matrix the upper triangle."""
+    values = sums._asdict()
+    values["gram"] = sums.gram[np.triu_indices(len(sums.x))]
+    return {f"{name}.{part}": Array(np.asarray(value)) for part, value in values.items()}
+
+
+def from_record(record: ArrayRecord, name: str, width: int, outputs: int) -> Sums:
+    """The sums that were sent.
+
+    Raises:
+        ValueError: they are of another network, or not finite.
+    """
+    values = {part: record[f"{name}.{part}"].numpy() for part in Sums._fields}
+    rows = np.triu_indices(width)
+    shapes = [(), (width,), (outputs,), rows[0].shape, (width, outputs), ()]
+    for (part, value), shape in zip(values.items(), shapes):
+        if value.shape != shape or not np.isfinite(value).all():
+            raise ValueError(f"{part} of shape {value.shape}, or not finite, instead of {shape}")
+    gram = np.zeros((width, width))
+    gram[rows] = values["gram"]
+    values["gram"] = gram + np.triu(gram, 1).T
+    return Sums(**values)

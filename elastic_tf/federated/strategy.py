@@ -10,7 +10,7 @@ AISTATS 2017; averages over those who have a part as in Diao et al., HeteroFL, I
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
 
@@ -22,11 +22,11 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, Result
 from safetensors import SafetensorError, safe_open
 
 from elastic_tf import arguments
-from elastic_tf.federated import changes
+from elastic_tf.federated.board import DTYPES, fingerprint, packed, unpacked, with_changes
 from elastic_tf.files import write_bytes
 
 log = getLogger("flwr").log
-_DOWN = ("whole", *changes.DTYPES)
+_DOWN = ("whole", *DTYPES)
 _MOMENTS = ("m_t", "v_t")  # of Flower's FedOpt
 _STATE = "elastic_tf.federated 2"
 
@@ -108,8 +108,6 @@ class FedElastic(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """What FedAvg sends, of the weights those that are wanted."""
-        if self.fraction_evaluate == 0.0:
-            return []
         sent = self.to_send(arrays, config)
         return super().configure_evaluate(server_round + self._done, sent, config, grid)
 
@@ -117,22 +115,19 @@ class FedElastic(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The weights with the average changes; None where no answer is good."""
-        valid, failed = self._check_and_log_replies(list(replies), is_train=True, validate=False)
         sums = dict[int, np.ndarray]()
         weights, good = dict[int, float](), []
-        base = changes.fingerprint(self._sent)
-        for reply in valid:
+        for reply in self.answers(replies):
             try:
-                count, found = self._answer(reply, base)
+                count, found = self._read(reply)
             except (ValueError, TypeError, KeyError, EOFError) as error:
-                log(WARNING, "\t> Left out node %d: %s", reply.metadata.src_node_id, error)
+                leave_out(reply, error)
                 continue
             for k, value in found.items():
                 change = count * (value.astype(np.float64) - self._sent[k])
                 sums[k] = sums[k] + change if k in sums else change
                 weights[k] = weights.get(k, 0.0) + count
             good.append(reply)
-        log_missing(self._asked, [*valid, *failed])
         if not good:
             return None, None
         log(INFO, "\t> %d of %d tensors were trained", len(sums), len(self._exact))
@@ -143,20 +138,29 @@ class FedElastic(FedAvg):
         contents = [reply.content for reply in good]
         return ArrayRecord(new), self.train_metrics_aggr_fn(contents, self.weighted_by_key)
 
-    def _answer(self, reply: Message, base: str) -> tuple[float, dict[int, np.ndarray]]:
+    def answers(self, replies: Iterable[Message]) -> Iterator[Message]:
+        """Those to the weights that were sent; the log says why others are left out."""
+        valid, failed = self._check_and_log_replies(list(replies), is_train=True, validate=False)
+        if missing := self._asked - {one.metadata.src_node_id for one in (*valid, *failed)}:
+            log(WARNING, "\t> Left out, no answer: node %s", ", ".join(map(str, sorted(missing))))
+        base = fingerprint(self._sent)
+        for reply in valid:
+            said = reply.content.config_records.get("config", {}).get("base")
+            if said == base:
+                yield reply
+            else:
+                leave_out(reply, f"its answer is to other weights, {said} instead of {base}")
+
+    def _read(self, reply: Message) -> tuple[float, dict[int, np.ndarray]]:
         """Samples and new values of an answer, or an error that says what is wrong with it."""
-        content = reply.content
-        (arrays,) = content.array_records.values()
-        (metrics,) = content.metric_records.values()
-        (config,) = content.config_records.values()
-        if config["base"] != base:
-            raise ValueError(f"its answer is to other weights, {config['base']} instead of {base}")
+        (arrays,) = reply.content.array_records.values()
+        (metrics,) = reply.content.metric_records.values()
         if any(isinstance(value, list) for value in metrics.values()):
             raise ValueError("metrics that are lists")
         count = float(metrics[self.weighted_by_key])
         if not 0.0 < count < 1e12:
             raise ValueError(f"{count} samples")
-        return count, changes.unpacked(arrays, dict(enumerate(self._sent)))
+        return count, unpacked(arrays, self._sent)
 
     def to_send(self, arrays: ArrayRecord, config: ConfigRecord) -> ArrayRecord:
         """Those of the weights that clients need; `config` says what they should have then."""
@@ -165,9 +169,9 @@ class FedElastic(FedAvg):
         arguments.choice("down", down, _DOWN)
         self._exact = self._sent = arrays.to_numpy_ndarrays()
         if down != "whole":
-            arrays, _ = changes.packed(self._exact, self._initial, down)
-            self._sent = changes.with_changes(arrays, self._initial)
-        config["base"] = changes.fingerprint(self._sent)
+            arrays, _ = packed(self._exact, self._initial, down)
+            self._sent = with_changes(arrays, self._initial)
+        config["base"] = fingerprint(self._sent)
         return arrays
 
     def known(self, arrays: ArrayRecord) -> None:
@@ -193,18 +197,14 @@ class FedElastic(FedAvg):
             with safe_open(self._backup, framework="np") as opened:
                 self._done, self.scale = json.loads((opened.metadata() or {})[_STATE])
                 found = {name: opened.get_tensor(name) for name in opened.keys()}
+            for name, array in initial.items():
+                if (has := found[name].shape) != array.shape:
+                    raise ValueError(f"weight {name} is {has} instead of {array.shape}")
         except (SafetensorError, ValueError, KeyError) as error:
             raise ValueError(
-                f"`backup` must be a file that a strategy wrote. Received: '{self._backup}', "
-                f"which is refused by {error!r}. Delete it to begin anew."
+                "`backup` must be a file that a strategy wrote for this network. Received: "
+                f"'{self._backup}', which is refused by {error!r}. Delete it to begin anew."
             ) from error
-        for name, array in initial.items():
-            if name not in found or found[name].shape != array.shape:
-                raise ValueError(
-                    f"`backup` must be of this network. Received: '{self._backup}', where weight "
-                    f"{name} is {found[name].shape if name in found else 'missing'} instead of "
-                    f"{array.shape}. Name another file."
-                )
         for moment in _MOMENTS:
             held = {k: found[f"{moment}.{k}"] for k in initial if f"{moment}.{k}" in found}
             if held:
@@ -213,10 +213,9 @@ class FedElastic(FedAvg):
         return ArrayRecord({name: Array(found[name]) for name in initial})
 
 
-def log_missing(asked: Iterable[int], replies: Iterable[Message]) -> None:
-    """Name the nodes that did not answer."""
-    if missing := set(asked) - {one.metadata.src_node_id for one in replies}:
-        log(WARNING, "\t> Left out, no answer: node %s", ", ".join(map(str, sorted(missing))))
+def leave_out(reply: Message, why: object) -> None:
+    """Say so in the log."""
+    log(WARNING, "\t> Left out node %d: %s", reply.metadata.src_node_id, why)
 
 
 class FedElasticAdam(FedAdam, FedElastic):

@@ -136,16 +136,16 @@ class Rows:
     memory of the process.
     """
 
-    def __init__(self, folder: Path | None, shape: Sequence[int], dtype: Any) -> None:
-        self.shape, self.dtype = (0, *shape), np.dtype(dtype)
-        self._size = int(np.prod(shape)) * self.dtype.itemsize
+    def __init__(self, folder: Path | None) -> None:
+        self.shape: tuple[int, ...] = (0,)
         self._file = tempfile.TemporaryFile(dir=folder)
 
     def append(self, rows: np.ndarray) -> None:
-        """Write the next ones."""
-        self._file.write(np.ascontiguousarray(rows, self.dtype).data)
+        """Write the next ones, of the shape and dtype of the first."""
+        self.dtype, self._size = rows.dtype, rows[0].nbytes
+        self._file.write(np.ascontiguousarray(rows).data)
         self._file.flush()
-        self.shape = (len(self) + len(rows), *self.shape[1:])
+        self.shape = (len(self) + len(rows), *rows.shape[1:])
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):  # it could be made

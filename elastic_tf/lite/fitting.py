@@ -6,6 +6,7 @@ import math
 import tempfile
 import time
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,62 +20,56 @@ else:  # in the exported folder
     from ridge import Ridge, crossentropy, is_as_good
 
 _WARM_UP = 0.15  # share of the steps in which the rate rises, as in `elastic_tf.finetune`
-_LOOKS = 5  # steps whose median is the time of a plan, after one that makes ready
 _SPARE = 0.95  # of the seconds left: what the steps may take
 _EVERY = 60.0  # seconds between two states
 
 
 class Fit:
-    """`Trainer.fit` on data that are checked; settings are its arguments that decide the result."""
+    """`Trainer.fit` on data that are checked; options are its arguments that decide the result."""
 
     def __init__(
-        self,
-        trainer: Any,
-        data: Any,
-        held: Any,
-        path: Path,
-        began: float,
-        show: bool,
-        settings: dict[str, Any],
+        self, trainer: Any, data: Any, held: Any, path: Path, began: float, show: bool, options: Any
     ) -> None:
-        _check(settings, len(trainer.plans), data[1])
-        self._trainer, self._held, self._settings, self._path = trainer, held, settings, path
+        _check(options, len(trainer.plans), data[1])
+        self._trainer, self._held, self._options, self._path = trainer, held, options, path
         (self._x, self._y), self._began, self._show = data, began, show
+        head = trainer.model["head"]
+        self._head = [head[name] for name in ("kernel", "bias") if head[name] is not None]
         self._best = path.with_name(f"{path.name}.best")
         self._batches = math.ceil(len(self._y) / trainer.batch_size)
+        self._planned = options["epochs"] * self._batches  # steps
         self._kept: tuple[str | None, Any] = None, None  # a function, and what it says
         self._end = 0.0  # seconds after an epoch
         some = self._x[np.arange(0, len(self._y), max(len(self._y) // 64, 1))]
-        said = f"{settings} {self._x.shape} {self._x.dtype} {held is None}".encode()
+        said = f"{options} {self._x.shape} {self._x.dtype} {held is None}".encode()
         self._run: dict[str, Any] = {
             "key": zlib.crc32(some.tobytes() + self._y.tobytes() + said),
-            **{"done": False, "step": 0, "steps": settings["epochs"] * self._batches},
-            **{"kept": 0, "plan": None, "start": 1.0, "spent": 0.0, "total": 0.0, "count": 0},
-            "history": [],
+            **{"done": False, "step": 0, "steps": self._planned, "spent": 0.0},
+            **{"plan": None, "start": 1.0, "history": [], "kept": 0},
+            **{"total": 0.0, "count": 0},  # of losses in this epoch
         }
 
     def run(self) -> list[dict[str, Any]]:
         """Train, or go on."""
         if not self._resume():
-            self._trainer.slots, self._trainer.steps = {}, {}
             self._end_epoch(self._solve_head())
         if not self._run["done"]:
             if self._run["plan"] is None:
                 self._choose()
-                if self._run["steps"]:
-                    self._begin()
+                if self._run["steps"]:  # the head is as unsure of these images as of others
+                    start = np.float32(self._run["start"])
+                    self._set_head([start * self._trainer.weights[k] for k in self._head])
             self._train()
             self._finish()
         return list(self._run["history"])
 
     def _resume(self) -> bool:
         """Whether there is a state of this training, which is taken."""
-        if not self._path.exists():
-            return False
         names = self._trainer.class_names
-        found = self._trainer.load(self._path)
-        if found["key"] == self._run["key"]:
-            self._run |= found  # of an earlier version it may lack something
+        found = self._trainer.load(self._path) if self._path.exists() else {"done": True}
+        is_this = found.get("key") == self._run["key"]
+        if is_this:
+            self._run = found
             self._say(f"'{self._path}' has made {found['step']} of {found['steps']} steps.")
         elif not found["done"]:
             raise ValueError(
@@ -84,40 +79,32 @@ class Fit:
             )
         else:  # its weights are a beginning, for other classes maybe
             self._trainer.class_names = names or self._trainer.class_names
-        return found["key"] == self._run["key"]
+            self._trainer.slots, self._trainer.steps = {}, {}
+        return is_this
 
     def _solve_head(self) -> float:
         """Solve the head, and return its loss on images left out."""
-        trainer, head = self._trainer, self._trainer.model["head"]
-        features = self._filled(head["features"])
+        trainer = self._trainer
+        features = self._filled(trainer.model["head"]["features"])
         wanted, weight = np.eye(trainer.model["classes"])[self._y], np.ones(len(self._y))
-        intercept = head["bias"] is not None
+        intercept = len(self._head) > 1
         ridge = Ridge(features, wanted, weight, intercept=intercept, empty=self._scratch)
         found = ridge.head(crossentropy)
-        for name, value in (("kernel", found.kernel), ("bias", found.bias)):
-            if head[name] is not None:
-                trainer.weights[head[name]] = value.astype(np.float32)
-        trainer.close()
+        self._set_head([found.kernel.astype(np.float32), found.bias.astype(np.float32)])
         self._run["start"] = found.start
         accuracy = (found.left_out.argmax(axis=1) == self._y).mean()
         self._say(f"The head is solved: accuracy {accuracy:.1%} on images left out.")
         return float(crossentropy(found.left_out, wanted).mean())
 
-    def _begin(self) -> None:
-        """Make the solved head as unsure of these images as of others: it learns more of them."""
-        trainer, head = self._trainer, self._trainer.model["head"]
-        for name in ("kernel", "bias"):
-            if head[name] is not None:
-                value = trainer.weights[head[name]]
-                trainer.weights[head[name]] = np.float32(self._run["start"]) * value
-        trainer.close()
+    def _set_head(self, values: Sequence[np.ndarray]) -> None:
+        self._trainer.weights.update(zip(self._head, values))
+        self._trainer.close()
 
     def _filled(self, name: str | None) -> Any:
         """What a function says of every image, on the disk; no function: the images."""
         if name and self._kept[0] != name:
-            rows: Any = None
+            rows = Rows(self._trainer.folder)
             for part in self._trainer.features(name, self._x):
-                rows = rows or Rows(self._trainer.folder, part.shape[1:], np.float32)
                 rows.append(part)
             self._kept = name, rows
         return self._kept[1] if name else self._x
@@ -128,69 +115,65 @@ class Fit:
 
     def _choose(self) -> None:
         """Time each plan by steps that are thrown away; the largest one that fits is trained."""
-        run, trainer, only = self._run, self._trainer, self._settings["plan"]
+        run, trainer, only = self._run, self._trainer, self._options["plan"]
         ladder = range(len(trainer.plans)) if only is None else [only]
         run["plan"] = ladder[-1]
-        if self._settings["seconds"] is None:
+        if self._options["seconds"] is None:
             return
-        given, planned = trainer.batch(self._x, self._y, slice(0, trainer.batch_size)), run["steps"]
+        batch = trainer.batch(self._x, self._y, slice(0, trainer.batch_size))
         for k in ladder:
-            held = {i: trainer.weights[i].copy() for i in trainer.plans[k]["tensors"]}
-            name, feature, x = trainer.plans[k]["features"], 0.0, given["x"]
             try:
-                if name:
-                    feature, found = _timed(trainer.call, name, x=x)
-                    x = found["features"]
-                step, _ = _timed(trainer.step, k, {**given, "x": x}, 0.0, cached=True)
+                before, step = trainer.seconds(k, batch)
             except (RuntimeError, MemoryError):
                 if k == ladder[0]:
                     raise
                 self._say(f"Plan {k} does not fit into the memory.")
                 break
-            finally:
-                trainer.weights.update(held)
-                trainer.slots, trainer.steps = {}, {}
-            fill = 0.0 if name == self._kept[0] else feature * self._batches
-            left = _SPARE * (self._left() - fill) - (self._settings["epochs"] + 1) * self._end
-            if k != ladder[0] and planned * step > left:
+            is_kept = trainer.plans[k]["features"] == self._kept[0]
+            left = _SPARE * (self._left() - (0.0 if is_kept else before * self._batches))
+            left -= (self._options["epochs"] + 1) * self._end
+            if k != ladder[0] and self._planned * step > left:
                 break
-            run["plan"], run["steps"] = k, min(planned, max(int(left / step), 0))
+            run["plan"], run["steps"] = k, min(self._planned, max(int(left / step), 0))
         self._say(f"There is time for {run['steps']} steps of plan {run['plan']}.")
 
     def _left(self) -> float:
-        return float((self._settings["seconds"] or math.inf) - self._spent())
+        return float((self._options["seconds"] or math.inf) - self._spent())
 
     def _spent(self) -> float:
         return float(self._run["spent"] + time.monotonic() - self._began)
 
     def _train(self) -> None:
         run, size, batches = self._run, self._trainer.batch_size, self._batches
-        rate = self._settings["rate"] or self._trainer.model["optimizer"]["learning_rate"]
-        saved = shown = time.monotonic()
-        planned, order, source = self._settings["epochs"] * batches, None, self._source()
-        looked, done = time.monotonic(), 0
+        rate = self._options["rate"] or self._trainer.model["optimizer"]["learning_rate"]
+        order, source = None, self._source()
+        saved = shown = began = time.monotonic()
+        first = run["step"]  # since then this pace is kept
         while run["step"] < run["steps"]:
             epoch, at = divmod(run["step"], batches)
             if order is None or at == 0:
-                generator = np.random.default_rng([0, epoch])
-                order = generator.permutation(len(self._y))
+                order = np.random.default_rng([0, epoch]).permutation(len(self._y))
             rows = order[at * size : (at + 1) * size]
             loss = self._step(source, rows, rate_at(rate, run["step"], run["steps"]))
-            run["total"] += loss * len(rows)
-            run["step"], run["count"], done = run["step"] + 1, run["count"] + len(rows), done + 1
+            run["total"], run["count"] = run["total"] + loss * len(rows), run["count"] + len(rows)
+            run["step"] += 1
             now, is_end = time.monotonic(), run["step"] % batches == 0
-            pace = (now - looked) / done
+            pace = (now - began) / (run["step"] - first)
             if now - shown > 0.5 or is_end:
-                self._say(self._progress(), end="\n" if is_end else "\r")
+                said = f"step {run['step']} of {run['steps']}, plan {run['plan']}, "
+                said += f"loss {run['total'] / run['count']:.4f}, {self._spent():.0f} s"
+                self._say(said, end="\n" if is_end else "\r")
                 shown = now
-            if is_end or now - saved > _EVERY:
-                self._end_epoch() if is_end else self._save()
+            if is_end:
+                self._end_epoch()
+                saved = began = time.monotonic()
+                first = run["step"]
+                if self._options["seconds"] is not None:  # the clock has the last word
+                    fits = int((_SPARE * self._left() - self._end) / pace)
+                    run["steps"] = min(self._planned, run["step"] + max(fits, 0))
+            elif now - saved > _EVERY:
+                self._save()
                 saved = time.monotonic()
-                looked += saved - now
-            if is_end and self._settings["seconds"] is not None:  # the clock has the last word
-                fits = int((_SPARE * self._left() - self._end) / pace)
-                run["steps"] = min(planned, run["step"] + max(fits, 0))
-                looked, done = time.monotonic(), 0
             if self._left() < 1.5 * pace + 2.0 * self._end:
                 run["steps"] = run["step"]
         if run["count"]:
@@ -240,8 +223,7 @@ class Fit:
         """Whether the last epoch is as good as the best so far; without `validation`, the best."""
         history = self._run["history"]
         if self._held is None:
-            losses = [math.inf if one["loss"] is None else one["loss"] for one in history]
-            return losses.index(min(losses)) == len(losses) - 1
+            return all(record["loss"] < one["loss"] for one in history[:-1])
         best = max(one["accuracy"] for one in history)
         return is_as_good(record["accuracy"], best, len(self._held[1]))
 
@@ -252,21 +234,12 @@ class Fit:
         """Take the weights that are kept; the training has ended."""
         history = self._run["history"]
         kept = history[self._run["kept"]]
-        if kept is not history[-1] and not self._best.exists():
-            self._say(f"'{self._best}' is gone: kept the last weights, not the best ones.")
-        elif kept is not history[-1]:
+        if kept is not history[-1]:
             self._trainer.load(self._best)
             self._say(f"Kept the weights of epoch {kept['epoch']:g}. Take a lower rate?")
         self._run["done"] = True
         self._save()
         self._best.unlink(missing_ok=True)
-
-    def _progress(self) -> str:
-        run = self._run
-        said = f"step {run['step']} of {run['steps']}, plan {run['plan']}, "
-        said += f"loss {run['total'] / run['count']:.4f}, {self._spent():.0f} s"
-        accuracy = run["history"][-1].get("accuracy")
-        return said + (f", accuracy {accuracy:.1%}" if accuracy else "")
 
     def _say(self, text: str, end: str = "\n") -> None:
         if self._show:
@@ -284,29 +257,19 @@ def rate_at(base: float, step: int, steps: int) -> float:
     return base * 0.5 * (1.0 + math.cos(math.pi * (step - rising) / max(steps - rising, 1)))
 
 
-def _timed(function: Any, *given: Any, **named: Any) -> tuple[float, Any]:
-    """Median seconds of a function that is warm, and what it returned."""
-    found, seconds = function(*given, **named), []
-    for _ in range(_LOOKS):
-        began = time.perf_counter()
-        found = function(*given, **named)
-        seconds.append(time.perf_counter() - began)
-    return float(np.median(seconds)), found
-
-
-def _check(settings: dict[str, Any], plans: int, y: np.ndarray) -> None:
-    """Refuse settings of a training that cannot be."""
-    for name, low, high in (("epochs", 1, 10**6), ("plan", 0, plans - 1)):
-        value = settings[name]
-        fits = type(value) is int and low <= value <= high
-        if not fits and (name, value) != ("plan", None):
+def _check(options: dict[str, Any], plans: int, y: np.ndarray) -> None:
+    """Refuse what no training can be of."""
+    most = {
+        "epochs": (1, 10**6),
+        "plan": (0, plans - 1),
+        "seconds": (1e-9, 1e9),
+        "rate": (1e-9, 1e9),
+    }
+    for name, (low, high) in most.items():
+        value = options[name]
+        if value is not None and not low <= value <= high:
             raise ValueError(
-                f"`{name}` must be an integer from {low} to {high}. Received: {name}={value!r}."
-            )
-    for name in ("seconds", "rate"):
-        if settings[name] is not None and not 0.0 < settings[name] < 1e9:
-            raise ValueError(
-                f"`{name}` must be above 0, or None. Received: {name}={settings[name]!r}."
+                f"`{name}` must be from {low:g} to {high:g}. Received: {name}={value!r}."
             )
     if y.min() == y.max():
         raise ValueError(

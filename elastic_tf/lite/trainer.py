@@ -27,6 +27,8 @@ else:  # in the exported folder
     from fitting import Fit
     from ridge import crossentropy
 
+_LOOKS = 5  # steps whose median is the time of a plan, after one that makes ready
+
 
 class Trainer:
     """An exported model, which predicts and trains.
@@ -51,12 +53,10 @@ class Trainer:
         self.model = disk.read_model(self.folder)
         if interpreter is None:
             try:
-                from ai_edge_litert.interpreter import Interpreter
+                from ai_edge_litert.interpreter import Interpreter as interpreter
             except ImportError as error:
-                raise ImportError(
-                    f'{error}. Install it: pip install "ai-edge-litert!=2.0.*".'
-                ) from error
-            interpreter = Interpreter
+                way = 'Install it: pip install "ai-edge-litert!=2.0.*"'
+                raise ImportError(f"{error}. {way}.") from error
         self._make: Callable[..., Any] = interpreter
         self._threads = threads or min(os.cpu_count() or 1, 4)
         self._open: dict[str, tuple[Any, dict[str, int], dict[str, int]]] = {}
@@ -133,14 +133,28 @@ class Trainer:
         updates.update(told, rate, changed, self._threads)
         return loss
 
+    def seconds(self, plan: int, batch: dict[str, np.ndarray]) -> tuple[float, float]:
+        """Median seconds of what comes before a plan and of its step; no weight is changed."""
+        name, before = self.plans[plan]["features"], 0.0
+        held = {k: self.weights[k].copy() for k in self.plans[plan]["tensors"]}
+        try:
+            if name:
+                before, found = _timed(self.call, name, x=batch["x"])
+                batch = {**batch, "x": found["features"]}
+            return before, _timed(self.step, plan, batch, 0.0, cached=True)[0]
+        finally:
+            self.weights.update(held)
+            self.slots, self.steps = {}, {}
+
     def save(self, path: str | Path, run: dict[str, Any] | None = None) -> None:
         """Write weights, slots and the values of a training that goes on, whole or not at all."""
-        if bad := [k for k, one in self.weights.items() if not np.isfinite(one).all()]:
-            raise FloatingPointError(
-                "Weights must be finite. Received: NaN or infinity in "
-                f"'{self.model['tensors'][bad[0]]['name']}'. Take a lower rate; what '{path}' "
-                "holds is of before."
-            )
+        for k, value in self.weights.items():
+            if not np.isfinite(value).all():
+                name = self.model["tensors"][k]["name"]
+                raise FloatingPointError(
+                    f"Weights must be finite. Received: NaN or infinity in '{name}'. Take a lower "
+                    f"rate; what '{path}' holds is of before."
+                )
         header = {"model": self.model["checksum"], "class_names": self.class_names}
         header.update(run or {"done": True, "key": None}, updates=list(self.steps.items()))
         slots = (one for index in self.steps for one in self.slots[index])
@@ -194,8 +208,8 @@ class Trainer:
             x: images, (n, height, width, channels) of 0 to 255; or a folder of class folders.
             y: class numbers; None for a folder.
             epochs: passes over the images, fewer only where there is no time.
-            seconds: for all of it: the largest plan that fits by the clock is trained, a cheaper
-                one later if the device turns slower.
+            seconds: for all of it: the largest plan that fits by the clock is trained, in fewer
+                steps if the device turns slower.
             validation: (x, y) or a folder; the last weights are kept whose accuracy on it is as
                 good as the best so far, within two standard errors. Without it those of the least
                 loss: of an epoch, or of the solved head on images left out.
@@ -215,15 +229,15 @@ class Trainer:
         began, data, held = time.monotonic(), self._data(x, y), None
         if validation is not None:
             held = self._data(*(validation if isinstance(validation, tuple) else [validation]))
-        settings = {"epochs": epochs, "seconds": seconds, "rate": rate, "plan": plan}
+        options = {"epochs": epochs, "seconds": seconds, "rate": rate, "plan": plan}
         path = Path(state or self.folder / "trained.state")
-        return Fit(self, data, held, path, began, verbose, settings).run()
+        return Fit(self, data, held, path, began, verbose, options).run()
 
     def _data(self, x: Any, y: Any = None) -> tuple[Any, np.ndarray]:
         """Images and their labels, of arrays or a folder."""
         if isinstance(x, (str, Path)):
             files, y, self.class_names = disk.class_folders(x, self.class_names)
-            x = disk.Rows(self.folder, self._shape, np.uint8)
+            x = disk.Rows(self.folder)
             for file in files:
                 x.append(disk.read_image(file, self._shape)[None])
         x, y, classes = self._images(x), np.asarray(y), self.model["classes"]
@@ -245,12 +259,11 @@ class Trainer:
                 f"Received: {x.dtype} of shape {x.shape}."
             )
         some = x[:: max(len(x) // 64, 1)]
-        if not 0.0 <= some.min() <= some.max() <= 255.0 or (
-            x.dtype.kind == "f" and some.max() <= 1
-        ):
+        least, most = some.min(), some.max()
+        if not 0.0 <= least <= most <= 255.0 or (x.dtype.kind == "f" and most <= 1.0):
             raise ValueError(
-                f"`x` must hold values from 0 to 255. Received: from {some.min()} to {some.max()}. "
-                "Multiply images of 0 to 1 by 255."
+                f"`x` must hold values from 0 to 255. Received: from {least} to {most}. Multiply "
+                "images of 0 to 1 by 255."
             )
         return x
 
@@ -266,11 +279,21 @@ class Trainer:
 
     def features(self, name: str, x: Any) -> Iterator[np.ndarray]:
         """What a function says of all images, batch by batch in order."""
+        none = np.zeros(len(x), np.int32)
         for start in range(0, len(x), self.batch_size):
-            rows = slice(start, start + self.batch_size)
-            given = self.batch(x, np.zeros(len(x), np.int32), rows)["x"]
-            (found,) = self.call(name, x=given).values()
+            given = self.batch(x, none, slice(start, start + self.batch_size))
+            (found,) = self.call(name, x=given["x"]).values()
             yield found[: len(x) - start]
+
+
+def _timed(function: Any, *given: Any, **named: Any) -> tuple[float, Any]:
+    """Median seconds of a function that is warm, and what it returned."""
+    found, seconds = function(*given, **named), []
+    for _ in range(_LOOKS):
+        began = time.perf_counter()
+        found = function(*given, **named)
+        seconds.append(time.perf_counter() - began)
+    return float(np.median(seconds)), found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

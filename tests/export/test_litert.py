@@ -9,9 +9,8 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf import stack
-from elastic_tf.app.export import rules
-from elastic_tf.app.export.litert import _Files, litert, optimizer_settings
-from elastic_tf.app.export.network import Network
+from elastic_tf.app.export import litert, optimizer_settings, rules
+from elastic_tf.app.export.network import Functions, Network
 from elastic_tf.lite import updates
 from elastic_tf.lite.trainer import Trainer
 from elastic_tf.timing.profile import TimingProfile
@@ -100,7 +99,7 @@ def test_attention_and_its_gradient_are_written_in_built_in_ops():
         y = network.run(values, network.input, x, network.output)
         return {"dx": tf.gradients(y, x)[0]}
 
-    content = _Files._converted(SimpleNamespace(model=model), ours)
+    content = Functions._converted(SimpleNamespace(model=model), ours)
     run = tf.lite.Interpreter(model_content=content).get_signature_runner("run")
     x = tf.constant(RNG.normal(size=(2, 5, 8)).astype(np.float32))
     with tf.GradientTape() as tape:
@@ -222,7 +221,7 @@ def test_ten_steps_of_every_plan_are_those_of_the_model(tmp_path):
 
 
 def test_shares_that_do_not_suffice_for_the_head_are_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(_Files, "_converted", lambda *_: b"")  # takes most of the time
+    monkeypatch.setattr(Functions, "_converted", lambda *_: b"")  # takes most of the time
     model = elastic()
     count = len(model.tensors)
     slow = TimingProfile.from_chain(

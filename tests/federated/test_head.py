@@ -11,7 +11,7 @@ from fleets import DEVICES, fleet, network, pictures
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from elastic_tf import federated
-from elastic_tf.federated.sums import Heads, Sums, noised
+from elastic_tf.federated.solved import Heads, Sums, noised
 from elastic_tf.train.head.solve import solve_head
 
 

@@ -190,18 +190,6 @@ def test_another_training_has_class_names_of_its_own(exported, tmp_path_factory)
         assert runner.class_names == [f"{name}_{k}" for k in range(3)]
 
 
-def test_training_ends_where_the_best_weights_were_lost(exported, data, capsys, monkeypatch):
-    finish = fitting.Fit._finish
-
-    def lost(self):
-        (exported / "trained.state.best").unlink()
-        finish(self)
-
-    monkeypatch.setattr(fitting.Fit, "_finish", lost)
-    trainer(exported).fit(*data, epochs=2, plan=0, rate=10.0)
-    assert "is gone: kept the last weights" in capsys.readouterr().out
-
-
 def test_rate_is_that_of_the_library():
     schedule = et.optimizers.cosine(3e-3, 40, warm_up=0.15)
     ours = [rate_at(3e-3, step, 40) for step in range(40)]

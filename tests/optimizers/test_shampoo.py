@@ -10,7 +10,7 @@ from training import read_again
 
 import elastic_tf as et
 from elastic_tf import stack
-from elastic_tf.app.export.litert import optimizer_settings
+from elastic_tf.app.export import optimizer_settings
 from elastic_tf.lite import updates
 from elastic_tf.train import optimizers
 from elastic_tf.train.optimizers.apply import Slice

@@ -120,7 +120,7 @@ def collect(
         parts.append(part)
         count, held = count + len(part), held + part.nbytes
         if held > memory:
-            spilled = spilled or Rows(None, part.shape[1:], np.float32)
+            spilled = spilled or Rows(None)
             spilled.append(np.concatenate(parts))
             parts, held = [], memory  # what follows goes there, too
     if not count:

@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fleet_board import board  # copied from elastic_tf/federated, with changes.py
+from fleet_board import board  # copied from elastic_tf/federated
 
 app = ClientApp()
 
