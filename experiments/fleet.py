@@ -87,11 +87,14 @@ class Fleet:
         self.kept = front.predict(self.images, batch_size=64, verbose=0)
         self.tests = {True: x, False: front.predict(x, batch_size=64, verbose=0)}
         inputs = {True: self.images, False: self.kept}
-        found = {whole: quickest(self.models[whole], inputs[whole][:BATCH]) for whole in inputs}
-        self.profiles = {
-            whole: scaled(one, 1e6 * STEPS[whole] / one.t_full) for whole, one in found.items()
-        }
+        self.profiles = {k: quickest(one, inputs[k][:BATCH]) for k, one in self.models.items()}
+        # seconds of a device of speed 1 to a second of this machine
+        self.slow = {k: 1e6 * STEPS[k] / one.t_full for k, one in self.profiles.items()}
         self.initial = {whole: model.get_weights() for whole, model in self.models.items()}
+
+    def forward_seconds(self, whole: bool) -> float:
+        """Of a batch on a device of speed 1."""
+        return 1e-6 * self.slow[whole] * self.profiles[whole].t_forward
 
     def samples(self, rows: np.ndarray, whole: bool, seed: int) -> et.Samples:
         """Of a client."""
@@ -118,16 +121,6 @@ def quickest(model: Any, x: np.ndarray) -> et.TimingProfile:
     return min((prior_profile(model, x) for _ in range(3)), key=lambda one: one.t_forward)
 
 
-def scaled(profile: et.TimingProfile, factor: float) -> et.TimingProfile:
-    """The same device, so many times slower."""
-    items, prefix = (
-        tuple(dataclasses.replace(item, time=factor * item.time) for item in part)
-        for part in (profile.items, profile.prefix)
-    )
-    forward = factor * profile.t_forward
-    return dataclasses.replace(profile, items=items, prefix=prefix, t_forward=forward)
-
-
 def shared_out(labels: np.ndarray, split: str, seed: int) -> list[np.ndarray]:
     """Numbers of the images of each client."""
     rng = np.random.default_rng(seed)
@@ -150,12 +143,12 @@ def run(fleet: Fleet, settings: Settings, way: str, split: str, seed: int, rate:
     parts = shared_out(fleet.labels, split, seed)
     nodes = [k for k in range(CLIENTS) if way != "fedavg_fast" or SLOW[k % 4] <= 2.0]
     samples = {k: fleet.samples(parts[k], whole, seed) for k in nodes}
-    model, profile, app = fleet.models[whole], fleet.profiles[whole], ClientApp()
+    model, app = fleet.models[whole], ClientApp()
 
     @app.train()
     def train(message: Any, context: Any) -> Any:
         k = context.node_config["device"]
-        options = {"profile": profile, "slowdown": SLOW[k % 4]}
+        options = {"profile": fleet.profiles[whole], "slowdown": SLOW[k % 4] * fleet.slow[whole]}
         return federated.train(message, context, model, samples[k], **options)
 
     @app.train("head")
@@ -198,14 +191,14 @@ def run(fleet: Fleet, settings: Settings, way: str, split: str, seed: int, rate:
     keeper = federated.FedElastic(fraction_evaluate=0.0)
 
     def solved(known: ArrayRecord, forward: float) -> ArrayRecord:
-        """The head of all clients, with the seconds of a forward pass of each image."""
+        """The head of all clients, with the seconds of a forward pass of a batch."""
         found = federated.solve_head(keeper, grid, known, ConfigRecord(tail)).arrays
-        image = 1e-6 * forward / BATCH
-        account({n: image * len(parts[k]) * SLOW[k % 4] for n, k in enumerate(nodes, 1)})
+        images = {n: len(parts[k]) * SLOW[k % 4] for n, k in enumerate(nodes, 1)}
+        account({n: forward / BATCH * count for n, count in images.items()})
         return found
 
     # what comes before the cut is computed now, too
-    first = solved(ArrayRecord(fleet.initial[False]), fleet.profiles[True].t_forward)
+    first = solved(ArrayRecord(fleet.initial[False]), fleet.forward_seconds(True))
     values[-2:] = first.to_numpy_ndarrays()[-2:]
     if not whole:
         strategy = keeper
@@ -213,7 +206,7 @@ def run(fleet: Fleet, settings: Settings, way: str, split: str, seed: int, rate:
     options = {"train_config": ConfigRecord(config), "evaluate_fn": evaluated}
     result = strategy.start(grid, ArrayRecord(values), settings.rounds, **options)
     if not whole:
-        last = solved(result.arrays, fleet.profiles[False].t_forward)
+        last = solved(result.arrays, fleet.forward_seconds(False))
         note(settings.rounds + 1, last)
     return {
         "way": way,
@@ -242,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "slow_downs": SLOW,
         "full_step_seconds": STEPS[True],
         "tail_step_seconds": STEPS[False],
-        "tail_forward_seconds": 1e-6 * fleet.profiles[False].t_forward,
+        "tail_forward_seconds": fleet.forward_seconds(False),
         "bytes_a_second": BYTES_A_SECOND,
         "cut": CUT,
     }

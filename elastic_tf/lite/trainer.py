@@ -53,10 +53,11 @@ class Trainer:
         self.model = disk.read_model(self.folder)
         if interpreter is None:
             try:
-                from ai_edge_litert.interpreter import Interpreter as interpreter
+                from ai_edge_litert.interpreter import Interpreter
             except ImportError as error:
                 way = 'Install it: pip install "ai-edge-litert!=2.0.*"'
                 raise ImportError(f"{error}. {way}.") from error
+            interpreter = Interpreter
         self._make: Callable[..., Any] = interpreter
         self._threads = threads or min(os.cpu_count() or 1, 4)
         self._open: dict[str, tuple[Any, dict[str, int], dict[str, int]]] = {}

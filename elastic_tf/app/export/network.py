@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from elastic_tf import arguments
 from elastic_tf.app.export import rules
-from elastic_tf.graph import captured, reach, takes, users
+from elastic_tf.graph import READS, captured, reach, takes, users
 from elastic_tf.stack import variables_of
 from elastic_tf.train.head.features import head_tensors
 
@@ -26,7 +26,7 @@ class Network:
         self._function = tf.function(forward, autograph=False).get_concrete_function(batch)
         graph = self._function.graph
         self._variables = {variable.handle.ref(): variable for variable in graph.variables}
-        self._outside = {inside.ref(): outside for outside, inside in graph.captures}
+        self._outside = {inside.op: outside for outside, inside in graph.captures}
         self.input = graph.inputs[0]
         self.output = graph.outputs[0]
         self._ops = self._needed(self.output)
@@ -66,9 +66,8 @@ class Network:
             if op is start.op:
                 continue
             if op.type == "Placeholder":
-                (inside,) = op.outputs
-                known[inside.ref()] = self._outside[inside.ref()]
-            elif op.type == "ReadVariableOp":
+                known[op.outputs[0].ref()] = self._outside[op]
+            elif op.type in READS:
                 handle = known[op.inputs[0].ref()]
                 variable = self._variables[handle.ref()]
                 if variable.ref() not in values:
@@ -77,7 +76,7 @@ class Network:
             else:
                 made = rules.normalised_convolution(op, known)
                 if made is None:
-                    rule: Callable[..., Any] = rules.RULES.get(op.type, _same)
+                    rule: Any = rules.RULES.get(op.type, _same)
                     made = rule(op, *(known[tensor.ref()] for tensor in op.inputs))
                 outputs = zip(op.outputs, tf.nest.flatten(made))
                 known.update({old.ref(): new for old, new in outputs})
@@ -85,13 +84,9 @@ class Network:
 
     def behind(self, tensor: tf.Tensor, start: tf.Tensor | None = None) -> set[Any]:
         """References of the variables that a tensor depends on, not by way of `start`."""
-        needed = self._needed(tensor, stop=start)
-        handles = {op.outputs[0].ref() for op in needed if op.type == "Placeholder"}
-        return {
-            self._variables[outside.ref()].ref()
-            for inside, outside in self._outside.items()
-            if inside in handles and outside.ref() in self._variables
-        }
+        taken = [self._outside.get(op) for op in self._needed(tensor, stop=start)]
+        handles = {one.ref() for one in taken if one is not None}
+        return {one.ref() for handle, one in self._variables.items() if handle in handles}
 
     def _needed(self, end: tf.Tensor, stop: tf.Tensor | None = None) -> list[Any]:
         """The ops that a tensor needs, in the order in which they were traced."""
@@ -201,15 +196,16 @@ class Functions:
         frozen = {k: tensors[k].numpy() for k in taken if k not in trained}
         fixed = {k: value for k, value in frozen.items() if value.ndim > 1 and value.size >= 64}
         while True:
-            function, places = self._function(body, kinds, taken, fixed)
-            if len(places) == len(fixed):
+            function, kept = self._function(body, kinds, taken, fixed)
+            if len(kept) == len(fixed):
                 content = self._converted(function)
                 found = {k: _place(content, value) for k, value in fixed.items()}
                 places = {k: place for k, place in found.items() if place}
                 if len(places) == len(fixed):
                     self.contents[name], self._constants[name] = content, places
                     return
-            fixed = {k: fixed[k] for k in places}
+                kept = set(places)
+            fixed = {k: fixed[k] for k in kept}
 
     def _function(
         self,
