@@ -14,16 +14,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Context,
-    Message,
-    MessageType,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.compat.common import recorddict_compat as older
@@ -252,7 +243,7 @@ def masked(message: Message, context: Context, call_next: ClientAppCallable) -> 
     `clipping_range` are cut off: give one above the largest, and as `max_weight` not much more than
     the largest number of samples, or rounding is coarse.
     """
-    if message.metadata.message_type != MessageType.TRAIN:
+    if message.metadata.message_type != "train":
         return call_next(message, context)
     given = older.recorddict_to_fitins(message.content, keep_input=True)
     content = RecordDict(

@@ -15,8 +15,8 @@ ICML 2024.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from logging import WARNING
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy.strategy_utils import sample_nodes
 
-from elastic_tf.federated.strategy import FedElastic, leave_out
+from elastic_tf.federated.strategy import FedElastic, log
 from elastic_tf.lite.ridge import LEAST, MOST
 
 HELD = 5  # of so many samples, one is held out
@@ -69,45 +69,43 @@ def solve_head(
     """
     config = ConfigRecord() if config is None else config
 
-    def ask(more: dict[str, ArrayRecord]) -> Iterator[Message]:
-        """Answers of all nodes to these weights."""
-        sent = strategy.to_send(arrays, config)
-        record = RecordDict({"arrays": sent, "config": config, **more})
+    def ask(reader: Callable[[RecordDict], Any], **more: ArrayRecord) -> Iterator[Any]:
+        """What is read of the answers of all nodes to these weights."""
+        record = RecordDict({"arrays": strategy.to_send(arrays, config), "config": config, **more})
         nodes, _ = sample_nodes(grid, strategy.min_available_nodes, len(list(grid.get_node_ids())))
         messages = [Message(record, dst_node_id=k, message_type="train.head") for k in nodes]
         strategy._asked = frozenset(nodes)
-        return strategy.answers(grid.send_and_receive(messages, timeout=timeout))
+        return strategy.read(grid.send_and_receive(messages, timeout=timeout), reader)
 
-    answers = list(ask({}))
-    totals, clients = list[Sums](), 0  # of what is solved from, and of what is held out
-    heads = Counter(tuple(sorted(reply.content["config"].items())) for reply in answers)
-    told: dict[str, Any] = dict(*(head for head, _ in heads.most_common(1)))  # as most say
-    for reply in answers:
-        try:
-            if dict(reply.content["config"]) != told:
-                raise ValueError(f"its head is {dict(reply.content['config'])}, not {told}")
-            width, outputs = strategy._exact[int(told["kernel"])].shape
-            arrived = reply.content["arrays"]
-            found = [from_record(arrived, one, width, outputs) for one in ("train", "held")]
-        except (ValueError, TypeError, KeyError, IndexError) as error:
-            leave_out(reply, repr(error))
-            continue
-        totals = [one.plus(other) for one, other in zip(totals, found)] if totals else found
-        clients += 1
+    def sums(content: RecordDict) -> tuple[Any, list[Sums]]:
+        """What a client says of the head; of what is solved from, and of what is held out."""
+        told, given = content.config_records["config"], content.array_records["arrays"]
+        shape = strategy._exact[int(told["kernel"])].shape
+        parts = [from_record(given, part, *shape) for part in ("train", "held")]
+        return tuple(sorted(told.items())), parts
+
+    totals, nodes = dict[Any, list[Sums]](), dict[Any, list[int]]()
+    for reply, (head, found) in ask(sums):
+        both = zip(totals.get(head, ()), found)
+        totals[head] = [one.plus(other) for one, other in both] or found
+        nodes.setdefault(head, []).append(reply.metadata.src_node_id)
     if not totals:
         raise ValueError(
-            f"A client must answer with sums. Received: {len(answers)} answers, none of them good; "
-            "the log says why. Start the clients, or give a longer `timeout`."
+            "A client must answer with sums. Received: no good answer; the log says why. Start the "
+            "clients, or give a longer `timeout`."
         )
+    most = max(nodes, key=lambda head: len(nodes[head]))
+    for head in nodes.keys() - {most}:
+        log(WARNING, "\t> Left out nodes %s: their head is %s, not %s", nodes[head], head, most)
+    told, (train, left) = dict(most), totals[most]
     intercept = told["bias"] >= 0
-    train, left = totals
     of_others = Heads(train, intercept=intercept)
     penalty = of_others.best_penalty(left) if penalty is None else penalty
     of_train = of_others.weights(penalty)
     scale = 1.0 if told["kind"] == "linear" else strategy.scale
     if scale is None:
         sent = ArrayRecord([part.astype(np.float32) for part in of_train])
-        losses = np.sum([_losses(reply) for reply in ask({"head": sent})], axis=0)
+        losses = sum(found for _, found in ask(_losses, head=sent))
         scale = strategy.scale = float(np.exp(LOG_SCALES[int(np.argmin(losses))]))
     kernel, bias = Heads(train.plus(left), intercept=intercept).weights(penalty)
     solved = dict(arrays.items())
@@ -120,17 +118,16 @@ def solve_head(
         scale=scale,
         error=left.error(*of_train) / max(float(left.weight), 1e-12) / len(bias),
         samples=float(train.weight + left.weight),
-        clients=clients,
+        clients=len(nodes[most]),
     )
 
 
-def _losses(reply: Message) -> np.ndarray:
-    """What a client lost at each scale; zeros where it does not say."""
-    for array in reply.content.get("arrays", {}).values():
-        value = array.numpy()
-        if value.shape == LOG_SCALES.shape and np.isfinite(value).all():
-            return value
-    return np.zeros(LOG_SCALES.shape)
+def _losses(content: RecordDict) -> np.ndarray:
+    """What a client lost at each scale."""
+    value = content.array_records["arrays"]["losses"].numpy()
+    if value.shape != LOG_SCALES.shape or not np.isfinite(value).all():
+        raise ValueError(f"losses of shape {value.shape}, or not finite")
+    return value
 
 
 class Sums(NamedTuple):

@@ -13,10 +13,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdam, FedAvg, Result
 from safetensors import SafetensorError, safe_open
@@ -117,17 +118,12 @@ class FedElastic(FedAvg):
         """The weights with the average changes; None where no answer is good."""
         sums = dict[int, np.ndarray]()
         weights, good = dict[int, float](), []
-        for reply in self.answers(replies):
-            try:
-                count, found = self._read(reply)
-            except (ValueError, TypeError, KeyError, EOFError) as error:
-                leave_out(reply, error)
-                continue
+        for reply, (count, found) in self.read(replies, self._changes):
             for k, value in found.items():
                 change = count * (value.astype(np.float64) - self._sent[k])
                 sums[k] = sums[k] + change if k in sums else change
                 weights[k] = weights.get(k, 0.0) + count
-            good.append(reply)
+            good.append(reply.content)
         if not good:
             return None, None
         log(INFO, "\t> %d of %d tensors were trained", len(sums), len(self._exact))
@@ -135,32 +131,36 @@ class FedElastic(FedAvg):
             str(k): Array((old + sums[k] / weights[k]).astype(old.dtype) if k in sums else old)
             for k, old in enumerate(self._exact)
         }
-        contents = [reply.content for reply in good]
-        return ArrayRecord(new), self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+        return ArrayRecord(new), self.train_metrics_aggr_fn(good, self.weighted_by_key)
 
-    def answers(self, replies: Iterable[Message]) -> Iterator[Message]:
-        """Those to the weights that were sent; the log says why others are left out."""
+    def read(
+        self, replies: Iterable[Message], reader: Callable[[RecordDict], Any]
+    ) -> Iterator[tuple[Message, Any]]:
+        """Answers to the weights that were sent, and what is read of each; the log names others."""
         valid, failed = self._check_and_log_replies(list(replies), is_train=True, validate=False)
         if missing := self._asked - {one.metadata.src_node_id for one in (*valid, *failed)}:
             log(WARNING, "\t> Left out, no answer: node %s", ", ".join(map(str, sorted(missing))))
         base = fingerprint(self._sent)
         for reply in valid:
-            said = reply.content.config_records.get("config", {}).get("base")
-            if said == base:
-                yield reply
+            try:
+                said = reply.content.config_records["config"]["base"]
+                if said != base:
+                    raise ValueError(f"its answer is to other weights, {said} instead of {base}")
+                found = reader(reply.content)
+            except (ValueError, TypeError, LookupError, EOFError) as error:
+                log(WARNING, "\t> Left out node %d: %r", reply.metadata.src_node_id, error)
             else:
-                leave_out(reply, f"its answer is to other weights, {said} instead of {base}")
+                yield reply, found
 
-    def _read(self, reply: Message) -> tuple[float, dict[int, np.ndarray]]:
-        """Samples and new values of an answer, or an error that says what is wrong with it."""
-        (arrays,) = reply.content.array_records.values()
-        (metrics,) = reply.content.metric_records.values()
+    def _changes(self, content: RecordDict) -> tuple[float, dict[int, np.ndarray]]:
+        """Samples and new values of an answer."""
+        metrics = content.metric_records["metrics"]
         if any(isinstance(value, list) for value in metrics.values()):
             raise ValueError("metrics that are lists")
         count = float(metrics[self.weighted_by_key])
         if not 0.0 < count < 1e12:
             raise ValueError(f"{count} samples")
-        return count, unpacked(arrays, self._sent)
+        return count, unpacked(content.array_records["arrays"], self._sent)
 
     def to_send(self, arrays: ArrayRecord, config: ConfigRecord) -> ArrayRecord:
         """Those of the weights that clients need; `config` says what they should have then."""
@@ -211,11 +211,6 @@ class FedElastic(FedAvg):
                 setattr(self, moment, held)
         log(INFO, "Going on after round %d, from '%s'", self._done, self._backup)
         return ArrayRecord({name: Array(found[name]) for name in initial})
-
-
-def leave_out(reply: Message, why: object) -> None:
-    """Say so in the log."""
-    log(WARNING, "\t> Left out node %d: %s", reply.metadata.src_node_id, why)
 
 
 class FedElasticAdam(FedAdam, FedElastic):

@@ -124,32 +124,26 @@ def test_noise_is_added_before_anything_leaves_the_device():
     assert np.abs(exact.arrays["4"].numpy() - noisy.arrays["4"].numpy()).max() > 1e-3
 
 
-def lacking(content):
-    del content["arrays"]["train.gram"]
+WRONG = {
+    "train.gram": lambda content: content["arrays"].pop("train.gram"),
+    "not finite": lambda content: content["arrays"].update(NAN),
+    "instead of (36,)": lambda content: content["config"].update({"kernel": 0}),
+    "their head is": lambda content: content["config"].update({"kind": "linear"}),
+}
+NAN = {"held.cross": Array(np.full((12, 3), np.nan))}
 
 
-def not_finite(content):
-    content["arrays"]["held.cross"] = Array(np.full((12, 3), np.nan))
-
-
-def another_head(content):
-    content["config"]["kernel"] = 0
-
-
-WRONG = [(lacking, "train.gram"), (not_finite, "not finite"), (another_head, "its head is")]
-
-
-@pytest.mark.parametrize("wrong, said", WRONG)
-def test_a_wrong_answer_is_left_out_and_the_log_says_why(wrong, said, caplog):
+@pytest.mark.parametrize("said", WRONG)
+def test_a_wrong_answer_is_left_out_and_the_log_says_why(said, caplog):
     def altered(node, answer):
         if node == 1 and "train.gram" in answer.content["arrays"]:
-            wrong(answer.content)
+            WRONG[said](answer.content)
         return answer
 
     assert solved(altered=altered).clients == DEVICES - 1
-    assert "Left out node 1" in caplog.text and said in caplog.text
+    assert "Left out node" in caplog.text and said in caplog.text
 
 
 def test_without_an_answer_the_error_says_so():
-    with pytest.raises(ValueError, match="Received: 0 answers"):
+    with pytest.raises(ValueError, match="Received: no good answer"):
         solved(altered=lambda node, answer: None)

@@ -34,11 +34,14 @@ class _Window:
         self.kernel, self.strides = tuple(kernel), tuple(op.get_attr("strides")[1:3])
         self.is_point = self.kernel == (1, 1)
         self.padding = op.get_attr("padding").decode()
-        self._sizes = x.shape[1:3]
-        self._pads = [
-            _pads(size, side, stride, op)
-            for size, side, stride in zip(self._sizes, kernel, self.strides)
-        ]
+        self._sizes, self._pads = x.shape[1:3], list[tuple[int, int]]()
+        for size, side, stride in zip(self._sizes, kernel, self.strides):
+            is_same = self.padding == "SAME"
+            outputs = -(-(size if is_same else size - side + 1) // stride)
+            short = (outputs - 1) * stride + side - size
+            before = max(short, 0) // 2 if is_same else 0
+            # zeros before and after; pixels that no window reaches count below 0
+            self._pads.append((before, short - before))
 
     def padded(self, x: tf.Tensor, value: float = 0.0) -> tf.Tensor:
         """The inputs with a border, so that all windows lie inside."""
@@ -86,15 +89,6 @@ class _Window:
             y = tf.pad(y, [(0, 0), (0, 0), (0, down - 1), (0, 0)])
         y = tf.reshape(y, [n, rows * down, columns * right, channels])
         return y[:, : (rows - 1) * down + 1, : (columns - 1) * right + 1]
-
-
-def _pads(size: int, kernel: int, stride: int, op: tf.Operation) -> tuple[int, int]:
-    """Zeros before and after an axis; pixels that no window reaches count below 0."""
-    is_same = op.get_attr("padding") == b"SAME"
-    outputs = -(-(size if is_same else size - kernel + 1) // stride)
-    short = (outputs - 1) * stride + kernel - size
-    before = max(short, 0) // 2 if is_same else 0
-    return before, short - before
 
 
 def _flat(x: tf.Tensor) -> tf.Tensor:
@@ -171,9 +165,8 @@ def depthwise(op: tf.Operation, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 
 def _few_channels(x: tf.Tensor) -> list[tf.Tensor]:
     """The images in groups of so few channels together that LiteRT can take them as one image's."""
-    count, most = x.shape[0], max(_MOST_CHANNELS // x.shape[3], 1)
-    sizes = [min(most, count - first) for first in range(0, count, most)]
-    return tf.split(x, sizes) if len(sizes) > 1 else [x]
+    most = max(_MOST_CHANNELS // x.shape[3], 1)
+    return [x[k : k + most] for k in range(0, x.shape[0], most)] if most < x.shape[0] else [x]
 
 
 def _as_channels(x: tf.Tensor) -> tf.Tensor:
@@ -263,11 +256,6 @@ def relu(op: tf.Operation, x: tf.Tensor) -> tf.Tensor:
     return run(x)
 
 
-def power(op: tf.Operation, x: tf.Tensor, exponent: tf.Tensor) -> tf.Tensor:
-    """Pow with a small whole exponent."""
-    return functools.reduce(tf.multiply, [x] * int(tf.get_static_value(exponent)))
-
-
 def erf(op: tf.Operation, x: tf.Tensor) -> tf.Tensor:
     """The error function, off by 1.5e-7 at most.
 
@@ -316,7 +304,8 @@ RULES: dict[str, Callable[..., Any]] = {
     # behind which a function with a gradient of its own ends
     "IdentityN": lambda op, *inputs: [tf.identity(tensor) for tensor in inputs],
     "MaxPool": max_pool,
-    "Pow": power,
+    # with a small whole exponent
+    "Pow": lambda op, x, y: functools.reduce(tf.multiply, [x] * int(tf.get_static_value(y))),
     "Relu": relu,
     "Relu6": relu,
     "StridedSlice": part,
