@@ -222,5 +222,9 @@ class FedElasticAdam(FedAdam, FedElastic):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """As FedAdam; its correction of the first rounds knows those before a restart."""
-        return super().aggregate_train(server_round + self._done, replies)
+        """As FedAdam, in float32; its correction of first rounds knows those before a restart."""
+        arrays, metrics = super().aggregate_train(server_round + self._done, replies)
+        if arrays is not None:
+            pairs = zip(arrays.to_numpy_ndarrays(), self._exact)
+            arrays = ArrayRecord([new.astype(old.dtype) for new, old in pairs])
+        return arrays, metrics

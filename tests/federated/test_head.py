@@ -127,7 +127,7 @@ def test_noise_is_added_before_anything_leaves_the_device():
 WRONG = {
     "train.gram": lambda content: content["arrays"].pop("train.gram"),
     "not finite": lambda content: content["arrays"].update(NAN),
-    "instead of (36,)": lambda content: content["config"].update({"kernel": 0}),
+    "instead of (8,)": lambda content: content["config"].update({"kernel": 0}),
     "their head is": lambda content: content["config"].update({"kind": "linear"}),
 }
 NAN = {"held.cross": Array(np.full((12, 3), np.nan))}

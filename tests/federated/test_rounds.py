@@ -130,6 +130,7 @@ def test_adam_at_the_server_moves_by_the_average_change():
     pairs = zip(result.arrays.to_numpy_ndarrays(), model.get_weights())
     moved = [np.abs(new - old).max() for new, old in pairs]
     assert 1e-4 < max(moved) < 0.1
+    assert len(result.train_metrics_clientapp) == 2  # both rounds had good answers
 
 
 def test_too_few_seconds_for_a_step_are_an_error_for_that_device_alone(caplog):
@@ -224,6 +225,7 @@ def test_a_killed_server_goes_on_from_its_last_round(tmp_path):
         fleet(network()), arrays, 4, backup=file, evaluate_fn=lambda k, _: rounds.append(k)
     )
     assert (rounds, second.scale) == ([2, 3, 4], 2.5)
+    assert len(whole.train_metrics_clientapp) == 4
     assert_close(result, whole, rtol=1e-4, atol=1e-5)
 
 

@@ -85,7 +85,7 @@ def litert(
         arguments.rho("rhos", rho)
     if len(rhos) == 0 or any(low >= high for low, high in zip(rhos, rhos[1:])):
         raise ValueError(f"`rhos` must be one or more, ascending. Received: {rhos}.")
-    files = Functions(model, size, optimizer_settings(model))
+    optimizer, files = optimizer_settings(model), Functions(model, size)
     if class_names is not None and len(class_names) != files.classes:
         raise ValueError(
             f"`class_names` must be one for each of {files.classes} outputs. Received: "
@@ -110,6 +110,11 @@ def litert(
         "input_shape": list(model.input_shape[1:]),
         "classes": files.classes,
         "class_names": None if class_names is None else list(map(str, class_names)),
+        "optimizer": optimizer,
+        "tensors": [
+            {"name": one.name.partition(":")[0], "shape": one.shape.as_list()}
+            for one in model.tensors
+        ],
         **files.write(masks),
         "files": {name: zlib.crc32(content) for name, content in files.contents.items()},
     }

@@ -104,8 +104,8 @@ def _same(op: tf.Operation, *inputs: tf.Tensor) -> list[tf.Tensor]:
 class Functions:
     """Files of the functions of a model by name, with the weights among their inputs."""
 
-    def __init__(self, model: Any, size: int, optimizer: dict[str, Any]) -> None:
-        self.model, self.contents, self._optimizer = model, dict[str, bytes](), optimizer
+    def __init__(self, model: Any, size: int) -> None:
+        self.model, self.contents = model, dict[str, bytes]()
         self._images = _SPEC((size, *model.input_shape[1:]), tf.float32)
         self._network = Network(lambda x: model(x, training=False), self._images)
         self._logits = _logits(model, self._network.output)
@@ -126,24 +126,16 @@ class Functions:
                 f"{[tensors[k].name for k in (kernel, *bias)]}."
             )
         self._forward("infer", self._logits, "logits")
-        told: dict[str, Any] = {
-            "optimizer": self._optimizer,
-            "tensors": [
-                {"name": t.name.partition(":")[0], "shape": t.shape.as_list()} for t in tensors
-            ],
-            "held": self._held,
-            "head": {"kernel": kernel, "bias": bias[0] if bias else None},
-            "plans": [],
-        }
-        told["head"]["features"] = self._before(before)
+        at = {"kernel": kernel, "bias": bias[0] if bias else None, "features": self._before(before)}
+        plans = []
         for k, mask in enumerate(masks):
             trained = np.flatnonzero(mask).tolist()
             cut = network.cut([tensors[index] for index in trained])
             # preprocessing alone is not worth keeping
             cut = cut if network.behind(cut) else network.input
             self._train(f"train_{k}", trained, cut)
-            told["plans"].append({"tensors": trained, "features": self._before(cut)})
-        return {**told, "constants": self._constants}
+            plans.append({"tensors": trained, "features": self._before(cut)})
+        return {"held": self._held, "head": at, "plans": plans, "constants": self._constants}
 
     def _before(self, end: tf.Tensor) -> str | None:
         """The name of the function of these activations; None of the images."""
