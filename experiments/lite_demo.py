@@ -52,8 +52,8 @@ def write() -> None:
     # isort: split
     import tensorflow as tf
 
-    from elastic_tf.app.commands.training.sources import DOMAINS
-    from elastic_tf.app.data.arrays import digits
+    from elastic_tf.app.commands.harness import DOMAINS
+    from elastic_tf.app.data import digits
 
     layers = tf.keras.layers
     tf.keras.utils.set_random_seed(0)
