@@ -129,17 +129,6 @@ def test_data_come_as_for_fit(kind):
     assert model.output_shape == (None, CLASSES)
 
 
-def test_the_best_weights_are_kept_those_of_the_solved_head_among_them(capsys):
-    options = {"seconds": 300, "epochs": 1}
-    solved = et.finetune(features("vector"), images(), learning_rate=0, verbose=0, **options)
-    x, _ = images(seed=1)
-    held = x, solved.predict(x, verbose=0).argmax(axis=1)
-    broken = et.finetune(features("vector"), images(), held, learning_rate=30.0, **options)
-    assert "now 100.0% (the solved head)" in capsys.readouterr().out
-    assert broken.history.history["val_accuracy"][-1] < 1.0
-    assert values(broken.weights) == values(solved.weights)
-
-
 def test_a_profile_spares_the_prior(tmp_path, monkeypatch, measured):
     path = str(tmp_path / "profile.json")
     measured.save(path)
