@@ -63,21 +63,21 @@ class Draws:
 
     def draw(self) -> tuple[Any, Any, Any]:
         """x, y and sample weights (or None) of `size` samples, or of all there are."""
-        if not isinstance(self.source, tf.data.Dataset):
-            return self._rows()
-        batches: list[Any] = []
-        while sum(map(size_of, batches)) < self.size:
+        batches = [self._next()]
+        while isinstance(self.source, tf.data.Dataset) and sum(map(size_of, batches)) < self.size:
             batches.append(self._next())
         return joined(batches, self.size)
 
     def skip(self, drawn: int) -> None:
         """Leave out what was drawn until then."""
         while self.drawn < drawn:
-            self._next() if isinstance(self.source, tf.data.Dataset) else self._rows()
+            self._next()
 
     def _next(self) -> Any:
-        """The next batch of the dataset."""
+        """The next batch of the dataset, or as many rows of the arrays as are asked for."""
         self.drawn += 1
+        if not isinstance(self.source, tf.data.Dataset):
+            return self._rows()
         try:
             if self._batches is None:
                 # `tf.data` would read ahead otherwise, in a thread, and draw a pass's seeds early,
@@ -100,8 +100,7 @@ class Draws:
         rule = "`probe` must yield batches of (x, y)."
         return ValueError(f"{rule} Received: {received}. {hint}")
 
-    def _rows(self) -> tuple[Any, Any, Any]:
-        self.drawn += 1
+    def _rows(self) -> Any:
         counts = {len(part) for part in tf.nest.flatten(self.source) if part is not None}
         if 0 in counts or len(counts) > 1:
             raise ValueError(
@@ -109,10 +108,9 @@ class Draws:
                 f"length {', '.join(map(str, sorted(counts)))}."
             )
         rows = self._generator.permutation(counts.pop())[: self.size]
-        drawn = tf.nest.map_structure(
+        return tf.nest.map_structure(
             lambda part: None if part is None else tf.gather(part, rows), self.source
         )
-        return tf.keras.utils.unpack_x_y_sample_weight(drawn)
 
 
 def size_of(batch: Any) -> int:
@@ -122,9 +120,9 @@ def size_of(batch: Any) -> int:
 
 def joined(batches: list[Any], size: int) -> tuple[Any, Any, Any]:
     """x, y and sample weights (or None) of the first `size` samples of the first one's shape."""
-    shapes = [[part.shape[1:] for part in tf.nest.flatten(batch)] for batch in batches]
-    alike = [batch for batch, shape in zip(batches, shapes) if shape == shapes[0]]
-    parts = [tf.keras.utils.unpack_x_y_sample_weight(batch) for batch in alike]
+    parts = [tf.keras.utils.unpack_x_y_sample_weight(batch) for batch in batches]
+    shapes = [[getattr(one, "shape", ())[1:] for one in tf.nest.flatten(part)] for part in parts]
+    parts = [part for part, shape in zip(parts, shapes) if shape == shapes[0]]
     return tf.nest.map_structure(
         lambda *one: None if one[0] is None else tf.concat(one, axis=0)[:size], *parts
     )
