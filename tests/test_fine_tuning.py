@@ -10,7 +10,7 @@ import elastic_tf as et
 from elastic_tf import fine_tuning, stack
 from elastic_tf.choose.budget import course
 from elastic_tf.train.engine import prefix
-from elastic_tf.train.head import placed
+from elastic_tf.train.head import targets
 
 CLASSES, COUNT = 3, 48
 
@@ -151,7 +151,7 @@ def test_the_rate_is_the_one_that_the_documentation_names():
 
 @pytest.mark.parametrize("end", ["7 linear", "7 relu", "3 relu"])
 def test_an_embedding_at_the_end_is_kept_as_features(end, capsys):
-    model, has_logits = placed.with_head(features(end), CLASSES, "softmax", verbose=True)
+    model, has_logits = targets.with_head(features(end), CLASSES, "softmax", verbose=True)
     assert model.layers[-1].input.shape == (None, int(end[0])) and has_logits
     said = "The 7 outputs of 'old' are taken for features. To replace that layer, give"
     assert (said in capsys.readouterr().out) == (end == "7 linear")
@@ -181,7 +181,7 @@ def followed(end, *layers):
     ],
 )
 def test_a_classifier_of_others_gets_a_new_linear_head(network, capsys):
-    model, has_logits = placed.with_head(network(), CLASSES, "softmax", verbose=True)
+    model, has_logits = targets.with_head(network(), CLASSES, "softmax", verbose=True)
     assert has_logits and capsys.readouterr().out == ""
     head = model.layers[-1]
     assert head.activation is tf.keras.activations.linear
@@ -276,7 +276,7 @@ def test_a_layer_inside_another_model_is_not_named_as_one_to_ask_for(capsys):
         network = features("2 linear")
         if inner:
             network = tf.keras.Sequential([L.Input((6, 6, CLASSES)), network])
-        placed.with_head(network, CLASSES, "softmax", verbose=True)
+        targets.with_head(network, CLASSES, "softmax", verbose=True)
         said = capsys.readouterr().out
         assert ("get_layer('old')" in said) != inner
         assert ("give the network that was made before it" in said) == inner
