@@ -11,6 +11,7 @@ Source: TensorFlow 2.15, core/common_runtime/executor.cc and framework/op_kernel
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -97,6 +98,15 @@ def run(step: TracedStep) -> Run:
         idle.add(thread)
 
 
+@dataclasses.dataclass(eq=False)
+class _Buffer:
+    name: str  # of what allocated it
+    size: int
+    first: int  # number of the op that did
+    uses: int = 1  # tensors in it
+    last: int = -1  # number of the op that ended as it was freed
+
+
 class _Executor:
     """What is where while a step runs."""
 
@@ -105,81 +115,73 @@ class _Executor:
         self.order: list[str] = []
         self.waits: dict[str, int] = {}
         self.then: dict[str, list[str]] = {name: [] for name in self.works}
-        self.uses: Counter[Key] = Counter(step.results)
+        self.takers: Counter[Key] = Counter(step.results)
         for name, work in self.works.items():
             before = [one for one, _ in work.inputs] + [*work.controls]
             known = [one for one in before if one in self.works]
             self.waits[name] = len(known)
             for one in known:
                 self.then[one].append(name)
-            self.uses.update(work.inputs)
+            self.takers.update(work.inputs)
         self.inline = [deque[str]() for _ in range(_THREADS)]
         self.rows = [deque[str]() for _ in range(_THREADS)]
         for k, name in enumerate(name for name, count in self.waits.items() if not count):
             self.rows[k % _THREADS].append(name)
-        self.holds: dict[Key, int] = {}  # tensor -> its buffer
-        self.size: list[int] = []
-        self.refs: list[int] = []
-        self.made: list[tuple[str, int]] = []  # what allocated it, and when
-        self.freed: dict[int, int] = {}
-        self.reads: dict[Key, list[int]] = {}  # handle -> buffers of what was read
+        self.made: list[_Buffer] = []
+        self.holds: dict[Key, _Buffer] = {}  # where a tensor is
+        self.reads: dict[Key, list[_Buffer]] = {}  # handle -> what was read
 
     def buffers(self) -> list[Tensor]:
         """What was allocated; what is not freed lives to the end."""
-        last = max(len(self.order) - 1, 0)
+        end = max(len(self.order) - 1, 0)
         return [
-            Tensor(name, "", self.size[k], first, self.freed.get(k, last))
-            for k, (name, first) in enumerate(self.made)
-            if self.size[k]
+            Tensor(one.name, "", one.size, one.first, end if one.last < 0 else one.last)
+            for one in self.made
+            if one.size
         ]
 
     def next(self, thread: int) -> Work | None:
         """What a thread starts."""
-        rows = [row for row in self.rows if row]
-        if self.inline[thread]:
-            name = self.inline[thread].popleft()
-        elif self.rows[thread]:
-            name = self.rows[thread].popleft()
-        elif rows:
-            name = rows[0].pop()
-        else:
-            return None
-        return self.works[name]
+        own = self.inline[thread] or self.rows[thread]
+        if own:
+            return self.works[own.popleft()]
+        others = [row for row in self.rows if row]
+        return self.works[others[0].pop()] if others else None
 
     def start(self, work: Work) -> None:
         """Allocate what the op gives."""
         if work.type in _SAME:
             self._hold((work.name, 0), self.holds.get(work.inputs[0]))
         elif work.type == "ReadVariableOp":  # the variable's own memory
-            self._allocate((work.name, 0), 0)
-            self.reads.setdefault(work.inputs[0], []).append(self.holds[work.name, 0])
+            read = self._allocate((work.name, 0), 0)
+            self.reads.setdefault(work.inputs[0], []).append(read)
         elif work.type != "Placeholder":
-            over: set[int] = set()
+            over: list[_Buffer] = []
             for port, size in enumerate(work.sizes):
                 old = self._written_over(work, size, over)
                 if old is None:
                     self._allocate((work.name, port), size)
                 else:
-                    over.add(old)
+                    over.append(old)
                     self._hold((work.name, port), old)
         if work.written > 0:
-            read = [k for k in self.reads.pop(work.inputs[0], ()) if self.refs[k]]
-            if read:  # the old numbers stay until their last reader ends
-                self.size[read[-1]] = work.written
-                self.made[read[-1]] = (work.name + COPY, len(self.order))
+            still = [one for one in self.reads.pop(work.inputs[0], ()) if one.uses]
+            if still:  # the old numbers stay until their last reader ends
+                last = still[-1]
+                last.name, last.size, last.first = work.name + COPY, work.written, len(self.order)
         self.order.append(work.name)
 
     def end(self, work: Work, thread: int) -> None:
         """Free what nobody will take, and start what became ready."""
         for key in work.inputs:
-            self.uses[key] -= 1
+            self.takers[key] -= 1
         given = [(work.name, port) for port in range(len(work.sizes))]
         for key in dict.fromkeys((*work.inputs, *given)):
-            buffer = None if self.uses[key] else self.holds.pop(key, None)
+            buffer = None if self.takers[key] else self.holds.pop(key, None)
             if buffer is not None:
-                self.refs[buffer] -= 1
-                if not self.refs[buffer]:
-                    self.freed[buffer] = len(self.order) - 1
+                buffer.uses -= 1
+                if not buffer.uses:
+                    buffer.last = len(self.order) - 1
         last = None
         for name in self.then[work.name]:
             self.waits[name] -= 1
@@ -198,24 +200,21 @@ class _Executor:
             else:
                 self.inline[thread].append(last)
 
-    def _allocate(self, key: Key, size: int) -> None:
-        self.holds[key] = len(self.size)
-        self.size.append(size)
-        self.refs.append(1)
-        self.made.append((key[0], len(self.order)))
+    def _allocate(self, key: Key, size: int) -> _Buffer:
+        self.holds[key] = found = _Buffer(key[0], size, len(self.order))
+        self.made.append(found)
+        return found
 
-    def _hold(self, key: Key, buffer: int | None) -> None:
+    def _hold(self, key: Key, buffer: _Buffer | None) -> None:
         if buffer is not None:
             self.holds[key] = buffer
-            self.refs[buffer] += 1
+            buffer.uses += 1
 
-    def _written_over(self, work: Work, size: int, over: set[int]) -> int | None:
+    def _written_over(self, work: Work, size: int, over: list[_Buffer]) -> _Buffer | None:
         """An input that the op can write over."""
-        if work.type in _IN_PLACE:
-            for key in work.inputs:
-                k = self.holds.get(key)
-                if k is None or k in over or self.size[k] != size:
-                    continue
-                if self.refs[k] == 1 == self.uses[key]:
-                    return k
+        for key in work.inputs if work.type in _IN_PLACE else ():
+            found = self.holds.get(key)
+            if found is not None and found not in over and found.size == size:
+                if found.uses == 1 == self.takers[key]:
+                    return found
         return None

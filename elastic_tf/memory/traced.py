@@ -65,12 +65,10 @@ class TracedStep:
         effects = {name: bits for name, bits in self.effects.items() if not bits or bits & kept}
         roots = [*effects, *(name for name, _ in self.results)]
         needed = needed_by(nodes(self.works), roots, follow_controls=True)
-        works = {
-            name: replace(work, type=FOLDED) if self._is_left_out(work, mask) else work
-            for name, work in self.works.items()
-            if name in needed
-        }
-        _fold(works)
+        works = {name: work for name, work in self.works.items() if name in needed}
+        for work in [*works.values()]:
+            if self._is_left_out(work, mask):
+                _fold(works, work)
         return replace(self, works=works, effects=effects)
 
     def _is_left_out(self, work: Work, mask: np.ndarray) -> bool:
@@ -156,19 +154,17 @@ def _made(works: Mapping[str, Work], key: Key) -> Key:
     return key
 
 
-def _fold(works: dict[str, Work]) -> None:
-    """Fold normalisations, as `engine.freezing`; all kernels are scaled once they are read."""
-    for work in [one for one in works.values() if one.type == FOLDED]:
-        before = works.get(work.inputs[0][0])
-        if before is not None and before.type == "BiasAdd":
-            before = works.get(before.inputs[0][0])
-        size = 0
-        if before is not None and before.type in ("Conv2D", "DepthwiseConv2dNative"):
-            kernel, name = before.inputs[1], f"{work.name}/kernel"
-            size = works[kernel[0]].sizes[kernel[1]]
-        if before is None or not 0 < size <= before.sizes[0]:
-            works[work.name] = replace(work, type="FusedBatchNormV3")
-            continue
-        cost = microseconds(0, 2 * size)
-        works[name] = Work(name, "Scaled", (kernel,), (size,), (), cost, 0, size)
+def _fold(works: dict[str, Work], work: Work) -> None:
+    """Fold a normalisation, as `engine.freezing`; its kernel is scaled once it is read."""
+    before = works.get(work.inputs[0][0])
+    if before is not None and before.type == "BiasAdd":
+        before = works.get(before.inputs[0][0])
+    if before is None or before.type not in ("Conv2D", "DepthwiseConv2dNative"):
+        return
+    kernel, name = before.inputs[1], f"{work.name}/kernel"
+    size = works[kernel[0]].sizes[kernel[1]]
+    if 0 < size <= before.sizes[0]:
+        works[work.name] = replace(work, type=FOLDED)
+        scaling = microseconds(0, 2 * size)
+        works[name] = Work(name, "Scaled", (kernel,), (size,), (), scaling, 0, size)
         works[before.name] = replace(before, inputs=(before.inputs[0], (name, 0)))
