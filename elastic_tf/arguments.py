@@ -88,19 +88,6 @@ def memory(name: str, value: Any) -> int:
     return int(size)
 
 
-def mebibytes(size: float) -> str:
-    """Bytes as a text that `memory` takes, rounded up."""
-    unit = "MiB" if size >= _UNITS["MiB"] else "KiB"
-    return f"{math.ceil(size * 10 / _UNITS[unit]) / 10:.1f} {unit}"
-
-
-def flag(name: str, value: Any) -> bool:
-    """True or False."""
-    if not isinstance(value, (bool, np.bool_)):
-        _refuse(name, "True or False", f"{name}={brief(value)}", error=TypeError)
-    return bool(value)
-
-
 def choice(name: str, value: Any, choices: Collection[str]) -> str:
     """One of some texts."""
     if not isinstance(value, str) or value not in choices:
@@ -131,23 +118,22 @@ def numbers(
     name: str,
     values: Any,
     *,
-    shape: tuple[int | None, ...] = (None,),
+    size: int | None = None,
     low: float = -math.inf,
     high: float = math.inf,
     hint: str = "",
 ) -> np.ndarray:
-    """Finite numbers from `low` to `high` as a new float64 array; a length of None is any."""
+    """So many finite numbers from `low` to `high`, or any number of them; a new float64 array."""
     found = array(name, values)
-    alike = [want in (None, have) for want, have in zip(shape, found.shape)]
-    if len(shape) != found.ndim or not all(alike) or found.dtype.kind not in "iuf":
-        said = str(tuple("n" if size is None else size for size in shape)).replace("'", "")
+    if found.ndim != 1 or found.dtype.kind not in "iuf" or size not in (None, len(found)):
+        said = f"({'n' if size is None else size},)"
         _refuse(name, f"numbers of shape {said}", _kind(found, values), hint)
     result = found.astype(np.float64)
     wrong = ~(np.isfinite(result) & (result >= low) & (result <= high))
     if wrong.any():
-        where = tuple(int(k) for k in np.argwhere(wrong)[0])
+        first = int(wrong.argmax())
         rule = " and ".join(filter(None, ("finite", _range(low, high))))
-        _refuse(name, rule, f"{result[where]} at {name}[{', '.join(map(str, where))}]", hint)
+        _refuse(name, rule, f"{result[first]} at {name}[{first}]", hint)
     return result
 
 
@@ -175,8 +161,7 @@ def samples(name: str, values: Any) -> np.ndarray:
     if values is None:
         _refuse(name, "arrays with samples first", "none")
     if found.ndim == 0 or found.dtype.kind not in "biufSU":
-        is_one = found.ndim == 0
-        hint = f"A single sample is `np.asarray({name})[None]`." if is_one else ""
+        hint = "" if found.ndim else f"A single sample is `np.asarray({name})[None]`."
         _refuse(name, "arrays with samples first", _kind(found, values), hint)
     return found
 
@@ -203,16 +188,6 @@ def instance(name: str, value: Any, kind: Any, what: str, hint: str = "") -> Any
     if not isinstance(value, kind):
         received = f"{brief(value)} of type {type(value).__name__}"
         _refuse(name, what, received, hint, error=TypeError)
-    return value
-
-
-def profile(name: str, value: Any, *parts: str) -> Any:
-    """A timing profile, or what has the parts of one that are used."""
-    for part in parts:
-        if not hasattr(value, part):
-            hint = "Measure one with elastic_tf.profile_model, or read one: TimingProfile.load."
-            received = f"{brief(value)} without {part}"
-            _refuse(name, "a TimingProfile", received, hint, error=TypeError)
     return value
 
 

@@ -85,7 +85,6 @@ def build(
             f"`alpha` scales mobilenet and mobilenet_v2 only. Received: alpha={alpha} for "
             f"'{name}'. Leave it out."
         )
-    arguments.flag("bn_training", bn_training)
     file = None if weights is None else arguments.path("weights", weights)
     imagenet = "imagenet" if file == "imagenet" else None
     if imagenet and not architecture.imagenet:

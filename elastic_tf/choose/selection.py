@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _ROUNDING = 1e-10
 _MOST_WORTH = 1e100  # sums and quotients of such numbers are still finite
 _WORTH: Any = {"low": -_MOST_WORTH, "high": _MOST_WORTH, "hint": "Look at the loss on the probe."}
-_USED = ("count", "t_forward", "t_full", "conditions", "step_time")  # of a profile
 _TRIES = 8  # selections, at most
 _LEFT = 0.01  # of the limit: so much room is not worth another selection
 _CANDIDATES = 4  # single tensors looked at for the smallest step
@@ -121,7 +120,7 @@ def select_tensors(
     arguments.choice("strategy", strategy, STRATEGIES)
     must = _required(profile, required)
     count = profile.count
-    worth = arguments.numbers("importance", importance, shape=(count,), **_WORTH)
+    worth = arguments.numbers("importance", importance, size=count, **_WORTH)
     arguments.rho("rho", rho)
     budget = float(rho) * profile.t_full
     limit = budget + _ROUNDING * profile.t_full
@@ -209,7 +208,8 @@ def _best_within(
         return None
     least = min(tried, key=peak)
     if peak(least) > memory.bytes:
-        given, smallest = (arguments.mebibytes(size) for size in (memory.bytes, peak(least)))
+        tenths = (math.ceil(10 * size / 2**20) for size in (memory.bytes, peak(least)))
+        given, smallest = (f"{one / 10:.1f} MiB" for one in tenths)
         raise ValueError(
             f"`memory` is too small to train {_said(required)}. Received: {given}; the "
             f"smallest feasible limit is {smallest}, weights and slots included. Give more, a "
@@ -248,7 +248,11 @@ def smallest_feasible_rho(profile: TimingProfile, required: np.ndarray | None = 
 
 
 def _required(profile: TimingProfile, required: np.ndarray | None) -> np.ndarray:
-    arguments.profile("profile", profile, *_USED)
+    if not hasattr(profile, "step_time"):
+        raise TypeError(
+            f"`profile` must be a TimingProfile. Received: {arguments.brief(profile)}. Measure one "
+            "with elastic_tf.profile_model, or read one: TimingProfile.load."
+        )
     if required is None:
         return np.zeros(profile.count, bool)
     return arguments.mask("required", required, profile.count)

@@ -57,7 +57,6 @@ class ProtoNet:
 
     def __init__(self, network: tf.keras.Model, bn_training: bool = False) -> None:
         stack.keras_model("network", network)
-        arguments.flag("bn_training", bn_training)
         shape = network.output_shape if stack.graph_ends(network) else None
         if not isinstance(shape, tuple) or len(shape) != 2 or shape[1] is None:
             raise ValueError(

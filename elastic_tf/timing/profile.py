@@ -105,7 +105,7 @@ class TimingProfile:
             ValueError: lengths differ, or a time is negative or not finite.
         """
         dw = arguments.numbers("t_dw", t_dw, low=0.0, high=_MAX_TIME)
-        dy = arguments.numbers("t_dy", t_dy, shape=dw.shape, low=0.0, high=_MAX_TIME)
+        dy = arguments.numbers("t_dy", t_dy, size=len(dw), low=0.0, high=_MAX_TIME)
         items = [CostItem((k,), time) for k, time in enumerate(dw.tolist())]
         items += [CostItem(tuple(range(k + 1)), time) for k, time in enumerate(dy.tolist())]
         return cls(float(t_forward), tuple(one for one in items if one.time), len(dw))

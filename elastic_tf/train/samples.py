@@ -87,7 +87,7 @@ class Samples:
             self.arrays = tf.nest.map_structure(tf.identity, parts)
         self.count = int(tf.nest.flatten(parts)[0].shape[0])
         self.batch_size = min(arguments.count("batch_size", batch_size), self.count)
-        self.shuffle = arguments.flag("shuffle", shuffle)
+        self.shuffle = shuffle
         self.seed = arguments.count("seed", seed, least=0)
         self.views = arguments.count("views", views)
         if augment is None and self.views > 1:

@@ -48,7 +48,7 @@ def test_room_is_tightened_until_the_peak_keeps_the_limit():
 
 def test_limit_below_every_step_names_the_smallest():
     limit = Sum([2**20, 3 * 2**20], 2**19)
-    with pytest.raises(ValueError, match=r"Received: 512\.0 KiB; the smallest.*is 1\.0 MiB"):
+    with pytest.raises(ValueError, match=r"Received: 0\.5 MiB; the smallest.*is 1\.0 MiB"):
         et.select_tensors(np.ones(2), profile(2), 1.0, memory=limit)
 
 
