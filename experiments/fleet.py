@@ -209,10 +209,6 @@ def run(fleet: Fleet, settings: Settings, way: str, split: str, seed: int, rate:
         last = solved(result.arrays, fleet.forward_seconds(False))
         note(settings.rounds + 1, last)
     return {
-        "way": way,
-        "split": split,
-        "seed": seed,
-        "rate": rate,
         "epochs": settings.epochs,
         "deadline": None if whole else settings.seconds,
         "best": max(one["accuracy"] for one in curve),
@@ -246,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for seed, split, way, rate in itertools.product(*(one.split(",") for one in lists)):
         known = {"way": way, "split": split, "seed": int(seed), "rate": float(rate)}
         if not any(known.items() <= one.items() for one in found):
-            found.append(run(fleet, settings, **known))
+            found.append(known | run(fleet, settings, **known))
             write_json(settings.out, told | {"runs": found})
     print(format_table(found, COLUMNS))
 

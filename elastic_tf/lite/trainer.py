@@ -135,7 +135,7 @@ class Trainer:
         return loss
 
     def seconds(self, plan: int, batch: dict[str, np.ndarray]) -> tuple[float, float]:
-        """Median seconds of what comes before a plan and of its step; no weight is changed."""
+        """Median seconds of what comes before a plan and of its step, which are thrown away."""
         name, before = self.plans[plan]["features"], 0.0
         held = {k: self.weights[k].copy() for k in self.plans[plan]["tensors"]}
         try:
