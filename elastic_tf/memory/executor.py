@@ -14,16 +14,16 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from elastic_tf.memory.ops import Key, Work
-from elastic_tf.memory.traced import FOLDED, TracedStep
 
 _THREADS = 2  # that start ops, where nothing else is set on a machine of two cores
 
+FOLDED = "FusedBatchNormV3 of a layer that is left out"
 _SAME = frozenset(
     "EnsureShape ExpandDims Identity PreventGradient Reshape Squeeze StopGradient".split()
 )
@@ -79,9 +79,9 @@ def live_bytes(tensors: Sequence[Tensor]) -> np.ndarray:
     return np.cumsum(change)[:-1]
 
 
-def run(step: TracedStep) -> Run:
-    """Run a step in thought: start what can start, then end what ends first."""
-    state = _Executor(step)
+def run(works: Mapping[str, Work], results: Sequence[Key]) -> Run:
+    """Run the ops of a step in thought: start what can start, then end what ends first."""
+    state = _Executor(works, results)
     idle, now = set(range(_THREADS)), 0.0
     under_way: list[tuple[float, int, int, Work]] = []
     while True:
@@ -110,12 +110,12 @@ class _Buffer:
 class _Executor:
     """What is where while a step runs."""
 
-    def __init__(self, step: TracedStep) -> None:
-        self.works = step.works
+    def __init__(self, works: Mapping[str, Work], results: Sequence[Key]) -> None:
+        self.works = works
         self.order: list[str] = []
         self.waits: dict[str, int] = {}
         self.then: dict[str, list[str]] = {name: [] for name in self.works}
-        self.takers: Counter[Key] = Counter(step.results)
+        self.takers: Counter[Key] = Counter(results)
         for name, work in self.works.items():
             before = [one for one, _ in work.inputs] + [*work.controls]
             known = [one for one in before if one in self.works]

@@ -159,7 +159,7 @@ class Limit:
                 step = self._full.restricted(plan.mask)
             else:
                 step = TracedStep.of(self._model, self._batch, plan)
-            whole = self.held + executor.run(step).taken + self._beside(plan)
+            whole = self.held + step.run().taken + self._beside(plan)
             self._peaks[plan] = round(whole)
         return self._peaks[plan]
 
@@ -183,7 +183,7 @@ def _of_batch(model: ElasticMixin, batch: Any, plan: Plan | np.ndarray | None) -
     _build(model, batch)
     plan = model.plan if plan is None else as_plan(plan, len(model.tensors))
     traced = TracedStep.of(model, batch, plan)
-    found = executor.run(traced)
+    found = traced.run()
     last = max(len(found.order) - 1, 0)
     lasting = [executor.Tensor(*one, 0, last) for one in persistent(model, batch)]
     owners, roots = traced.owners, traced.roots

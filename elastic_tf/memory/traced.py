@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from elastic_tf.graph import captured, needed_by, reach, reached_from
+from elastic_tf.memory import executor
 from elastic_tf.memory.ops import Key, Work, inlined, microseconds, nodes
 from elastic_tf.plan import Plan
 from elastic_tf.timing.step import StepFunction
 from elastic_tf.train.engine.mixin import ElasticMixin
 from elastic_tf.train.engine.tracing import host_generators_kept
 
-FOLDED = "FusedBatchNormV3 of a layer that is left out"
 _SAME = frozenset("EnsureShape Identity PreventGradient Reshape".split())
 _HELD = frozenset({"Placeholder", "ReadVariableOp"})  # there anyway
 _LOOPS = frozenset({"While", "StatelessWhile"})
@@ -53,6 +53,10 @@ class TracedStep:
         handles = {(op.name, 0): k for op, k in captured(graph, model.tensors).items()}
         step = cls(works, results, gradients, dict.fromkeys(lasting, 0), handles)
         return step._without_constants()
+
+    def run(self) -> executor.Run:
+        """Run it in thought."""
+        return executor.run(self.works, self.results)
 
     @property
     def is_separable(self) -> bool:
@@ -164,7 +168,7 @@ def _fold(works: dict[str, Work], work: Work) -> None:
     kernel, name = before.inputs[1], f"{work.name}/kernel"
     size = works[kernel[0]].sizes[kernel[1]]
     if 0 < size <= before.sizes[0]:
-        works[work.name] = replace(work, type=FOLDED)
+        works[work.name] = replace(work, type=executor.FOLDED)
         scaling = microseconds(0, 2 * size)
         works[name] = Work(name, "Scaled", (kernel,), (size,), (), scaling, 0, size)
         works[before.name] = replace(before, inputs=(before.inputs[0], (name, 0)))

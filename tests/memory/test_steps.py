@@ -12,7 +12,7 @@ import tensorflow as tf
 from networks import L, mask_of
 
 import elastic_tf as et
-from elastic_tf.memory import executor, steps
+from elastic_tf.memory import steps
 from elastic_tf.memory.ops import Work
 from elastic_tf.memory.traced import TracedStep
 from elastic_tf.plan import Plan
@@ -96,7 +96,7 @@ def test_buffer_is_freed_when_its_last_taker_ends():
     a = Work("a", "Conv2D", (), (100,))
     b = Work("b", "Conv2D", (("a", 0),), (10,))
     c = Work("c", "Conv2D", (("b", 0),), (40,))
-    found = executor.run(chain(a, b, c, results=(("c", 0),)))
+    found = chain(a, b, c, results=(("c", 0),)).run()
     assert found.peak == 110
     assert [(one.bytes, one.first, one.last) for one in found.buffers] == [
         (100, 0, 1),
@@ -110,7 +110,7 @@ def test_elementwise_op_writes_over_what_nobody_else_takes(others, peak):
     a = Work("a", "Conv2D", (), (100,))
     b = Work("b", "Relu", (("a", 0),), (100,))
     results = (("b", 0), *((name, 0) for name in others))
-    assert executor.run(chain(a, b, results=results)).peak == peak
+    assert chain(a, b, results=results).run().peak == peak
 
 
 def test_update_copies_a_variable_that_is_still_read():
@@ -120,17 +120,17 @@ def test_update_copies_a_variable_that_is_still_read():
     update = Work("update", "ResourceApplyAdam", (("w", 0),), controls=("read",), written=LARGE)
     step = chain(handle, read, made, update, results=(("made", 0),))
     step.works["update"].microseconds = 1.0
-    assert executor.run(step).peak == 2 * LARGE
+    assert step.run().peak == 2 * LARGE
     after = Work("update", "ResourceApplyAdam", (("w", 0),), controls=("made",), written=LARGE)
-    assert executor.run(chain(handle, read, made, after, results=(("made", 0),))).peak == LARGE
+    assert chain(handle, read, made, after, results=(("made", 0),)).run().peak == LARGE
 
 
 @pytest.mark.parametrize("count", [1, 6])
 def test_part_of_the_full_step_is_as_large_as_the_step_traced_alone(model, full, count):
     mask = last(model, count)
     alone = TracedStep.of(model, batch_of(batch()), Plan.from_mask(mask))
-    part = executor.run(full.restricted(mask)).peak
-    assert part == pytest.approx(executor.run(alone).peak, rel=0.02)
+    part = full.restricted(mask).run().peak
+    assert part == pytest.approx(alone.run().peak, rel=0.02)
 
 
 class Positions(L.Layer):
@@ -150,8 +150,8 @@ def test_rows_of_an_embedding_leave_each_update_its_own():
     step = TracedStep.of(model, data, Plan.full(5))
     assert step.is_separable
     alone = TracedStep.of(model, data, Plan.from_mask(last(model, 2)))
-    part = executor.run(step.restricted(last(model, 2))).peak
-    assert part == pytest.approx(executor.run(alone).peak, rel=0.02)
+    part = step.restricted(last(model, 2)).run().peak
+    assert part == pytest.approx(alone.run().peak, rel=0.02)
 
 
 def test_steps_are_as_large_as_the_allocator_says(model):
