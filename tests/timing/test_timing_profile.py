@@ -170,16 +170,8 @@ def test_check_data_refuses_another(fields, data, message):
 
 
 TABLES = Path(__file__).parents[2] / "profiling" / "tables"
-STORED = TimingProfile(
-    t_forward=10.0,
-    items=(
-        CostItem((0,), 1.0),
-        CostItem((0, 2), 30.0),
-        CostItem((1,), 2.0),
-        CostItem((2,), 4.0),
-    ),
+STORED = profile(
     prefix=(CostItem((0, 1), 6.0),),
-    count=3,
     tensors=(
         TensorSpec("conv/kernel", (3, 3, 2, 4), "float32"),
         TensorSpec("branch/kernel", (1, 1, 2, 4), "float32"),
