@@ -237,20 +237,28 @@ def test_labels_that_go_together_are_told_one_by_one(end, metrics):
     assert found[name] == pytest.approx(right.mean()) and right.mean() > 0.8
 
 
-def test_whole_numbers_are_values_where_the_loss_says_so():
+@pytest.mark.parametrize("loss", ["mae", "huber"])
+def test_whole_numbers_are_values_where_the_loss_says_so(loss):
     x, y = images()
-    given = {"loss": "mae", "metrics": ["mse"], "seconds": 300, "epochs": 1, "verbose": 0}
+    given = {"loss": loss, "metrics": ["mse"], "seconds": 300, "epochs": 1, "verbose": 0}
     model = et.finetune(features("vector"), (x, y + 1), **given)
     assert model.output_shape == (None, 1)
     assert set(model.evaluate(x, y + 1, verbose=0, return_dict=True)) == {"loss", "mse"}
 
 
-def test_a_crossentropy_of_ones_own_takes_the_logits_of_the_new_head():
-    loss = tf.keras.losses.CategoricalCrossentropy(label_smoothing=0.1)
+@pytest.mark.parametrize(
+    "loss",
+    [
+        tf.keras.losses.CategoricalCrossentropy(label_smoothing=0.1),
+        tf.keras.losses.CategoricalFocalCrossentropy(),
+    ],
+)
+def test_a_crossentropy_of_ones_own_takes_the_logits_of_the_new_head(loss):
     x, y = images()
-    given = {"loss": loss, "seconds": 300, "epochs": 1, "verbose": 0}
-    model = et.finetune(features("vector"), (x, np.eye(CLASSES)[y]), **given)
+    rows = x, np.eye(CLASSES)[y]
+    model = et.finetune(features("vector"), rows, rows, loss=loss, seconds=300, verbose=0)
     assert model.loss.get_config() == {**loss.get_config(), "from_logits": True}
+    assert model.evaluate(*rows, verbose=0, return_dict=True)["accuracy"] > 0.8
 
 
 @pytest.mark.parametrize("seconds", [1e-3, 300])

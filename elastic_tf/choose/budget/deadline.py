@@ -19,7 +19,6 @@ _KEEPING = 1.4  # times a forward pass over the samples: computing what is kept
 # Times a forward pass is traced: the first validation beyond the next ones, of EfficientNetV2-B0 2,
 # of ResNet50 2.3, of ViT-Ti 2.5, of MobileNet 3, of MobileNetV2 4.
 _VALIDATING = 3.0
-_ERROR = 0.02  # of a predicted ratio, mean absolute: ResNet50 0.021, MobileNetV2 0.030 (bench.py)
 
 
 class DeadlineControl:
@@ -71,7 +70,7 @@ class DeadlineControl:
         full = left * self._full_seconds
         off = self._seconds_for_steps() - full * predicted
         known = self._costs.profile.uncertainty if self._costs.profile else 0.0
-        least = max(full * max(known, _ERROR, _DRIFT * predicted), self._another)
+        least = max(full * max(known, _DRIFT * predicted), self._another)
         return abs(off) > least and not (off > 0.0 and is_full)
 
     def stops(self, more: float = 0.0) -> bool:

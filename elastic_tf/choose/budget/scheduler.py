@@ -88,8 +88,7 @@ class Scheduler:
     def _is_due(self, epoch: int) -> bool:
         """Whether a new importance is."""
         made = [one.epoch for one in self.selections if one.reason == "interval"]
-        is_over = not made or epoch - made[-1] >= self._settings.interval
-        return is_over and not (made and self._is_settled)
+        return not made or not (self._is_settled or epoch - made[-1] < self._settings.interval)
 
     @functools.cached_property
     def _required(self) -> np.ndarray | None:
