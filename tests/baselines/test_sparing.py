@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 from activations import activation_bytes
 from networks import L
-from related import tinytl
+from related.tinytl import sparing
 from test_baselines import CLASSES
 from test_tinytl import compiled
 
@@ -26,7 +26,7 @@ def gradients(layer: L.Layer, x: tf.Tensor, **options) -> list[np.ndarray]:
 @pytest.mark.parametrize("options", [{}, {"scale": False}, {"center": False}, {"epsilon": 1e-7}])
 def test_stored_normalisation_is_batch_normalisation_at_inference(options):
     x = tf.random.stateless_normal((2, 3, 3, 4), [0, 1])
-    layers = [L.BatchNormalization(**options), tinytl.StoredNormalization(**options)]
+    layers = [L.BatchNormalization(**options), sparing.StoredNormalization(**options)]
     rng = np.random.default_rng(0)
     for layer in layers:
         layer.build(x.shape)
@@ -49,7 +49,7 @@ def test_masked_relu_is_relu(bound):
     numbers = [-2.0, -0.0, 0.0, 1.0, 6.0, 7.0, np.inf, -np.inf, np.nan]
     x = tf.reshape(tf.constant(numbers), (1, 1, 1, -1))
     usual = gradients(L.ReLU(bound), x)
-    for one, other in zip(gradients(tinytl.MaskedReLU(bound), x), usual):
+    for one, other in zip(gradients(sparing.MaskedReLU(bound), x), usual):
         np.testing.assert_array_equal(one, other)
 
 
@@ -61,7 +61,7 @@ def test_a_frozen_backbone_keeps_one_byte_for_each_relu():
     x = L.GlobalAveragePooling2D()(L.ReLU()(x))
     model = tf.keras.Model(inputs, L.Dense(CLASSES, name="head")(x))
     same = tf.keras.models.clone_model(
-        model, clone_function=lambda layer: tinytl.in_place_of(layer, is_stored=True)
+        model, clone_function=lambda layer: sparing.in_place_of(layer, is_stored=True)
     )
     batch = np.ones((2, 8, 8, 3), np.float32), np.zeros(2)
     usual, less = compiled(stack.on_stored_statistics(model)), compiled(same)

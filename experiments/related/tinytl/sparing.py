@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from elastic_tf import stack
+from related import graph
 
 L = tf.keras.layers
 _RELU6 = getattr(tf.keras.activations, "relu6", tf.nn.relu6)  # of Keras 3
@@ -22,63 +23,77 @@ _RELU6 = getattr(tf.keras.activations, "relu6", tf.nn.relu6)  # of Keras 3
 _RELUS = {tf.nn.relu: None, tf.keras.activations.relu: None, tf.nn.relu6: 6.0, _RELU6: 6.0}
 
 
-def masked_relu(x: tf.Tensor, most: float | None) -> tf.Tensor:
-    """`tf.nn.relu`, or `tf.nn.relu6` where `most` is 6, bit for bit; keeps a byte for a number."""
+@tf.keras.utils.register_keras_serializable(package="elastic_tf")
+class MaskedReLU(L.ReLU):
+    """ReLU up to `max_value` (None or 6) that keeps one byte a number: whether it lies inside."""
 
-    @tf.custom_gradient
-    def masked(x: tf.Tensor) -> Any:
-        y = tf.nn.relu(x) if most is None else tf.nn.relu6(x)
-        inside = y > 0 if most is None else (y > 0) & (y < most)
-        return y, lambda dy: tf.where(inside, dy, tf.zeros_like(dy))
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Bit for bit as `tf.nn.relu` or `tf.nn.relu6`."""
 
-    return masked(x)
+        @tf.custom_gradient
+        def masked(x: tf.Tensor) -> Any:
+            y = tf.nn.relu(x) if self.max_value is None else tf.nn.relu6(x)
+            inside = y > 0 if self.max_value is None else (y > 0) & (y < self.max_value)
+            return y, lambda dy: tf.where(inside, dy, tf.zeros_like(dy))
+
+        return masked(inputs)
 
 
-def stored_normalization(layer: Any, inputs: tf.Tensor) -> tf.Tensor:
-    """Batch normalisation by stored statistics, bit for bit; keeps inputs for a trained gamma."""
-    mean, variance, gamma, beta = (
-        None if one is None else tf.identity(stack.raw(one))
-        for one in (layer.moving_mean, layer.moving_variance, layer.gamma, layer.beta)
-    )
-    gamma = tf.ones_like(mean) if gamma is None else gamma
-    beta = tf.zeros_like(mean) if beta is None else beta
+@tf.keras.utils.register_keras_serializable(package="elastic_tf")
+class StoredNormalization(L.BatchNormalization):
+    """Batch normalisation by its stored statistics, in training too.
 
-    @tf.custom_gradient
-    def normalised(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
-        y, _, _ = tf.compat.v1.nn.fused_batch_norm(
-            x, gamma, beta, mean, variance, epsilon=layer.epsilon, is_training=False
+    Keeps its input only where gamma is trained.
+    """
+
+    def call(self, inputs: tf.Tensor, training: Any = None, mask: Any = None) -> tf.Tensor:
+        """Bit for bit as `BatchNormalization` with `training=False`."""
+        mean, variance, gamma, beta = (
+            None if one is None else tf.identity(stack.raw(one))
+            for one in (self.moving_mean, self.moving_variance, self.gamma, self.beta)
         )
+        gamma = tf.ones_like(mean) if gamma is None else gamma
+        beta = tf.zeros_like(mean) if beta is None else beta
 
-        def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            per_deviation = tf.math.rsqrt(variance + layer.epsilon)
-            dx = dy * tf.cast(gamma * per_deviation, dy.dtype)
-            # pruned from the graph where gamma is not trained
-            of_gamma = tf.raw_ops.FusedBatchNormGradV3(
-                y_backprop=dy,
-                x=x,
-                scale=gamma,
-                reserve_space_1=mean,
-                reserve_space_2=variance,
-                reserve_space_3=tf.zeros([0]),
-                epsilon=layer.epsilon,
-                is_training=False,
-            ).scale_backprop
-            return dx, of_gamma, tf.reduce_sum(tf.cast(dy, gamma.dtype), [0, 1, 2])
+        @tf.custom_gradient
+        def normalised(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
+            y, _, _ = tf.compat.v1.nn.fused_batch_norm(
+                x, gamma, beta, mean, variance, epsilon=self.epsilon, is_training=False
+            )
 
-        return y, gradient
+            def gradient(dy: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+                per_deviation = tf.math.rsqrt(variance + self.epsilon)
+                dx = dy * tf.cast(gamma * per_deviation, dy.dtype)
+                # pruned from the graph where gamma is not trained
+                of_gamma = tf.raw_ops.FusedBatchNormGradV3(
+                    y_backprop=dy,
+                    x=x,
+                    scale=gamma,
+                    reserve_space_1=mean,
+                    reserve_space_2=variance,
+                    reserve_space_3=tf.zeros([0]),
+                    epsilon=self.epsilon,
+                    is_training=False,
+                ).scale_backprop
+                return dx, of_gamma, tf.reduce_sum(tf.cast(dy, gamma.dtype), [0, 1, 2])
 
-    return normalised(inputs, gamma, beta)
+            return y, gradient
+
+        return normalised(inputs, gamma, beta)
 
 
-def rectifier(layer: Any) -> tuple[float | None] | None:
-    """What a layer that is nothing but a rectifier of these kinds cuts at; None of other layers."""
-    if type(layer) is L.ReLU and not (layer.negative_slope or layer.threshold):
-        return (layer.max_value,) if layer.max_value in (None, 6.0) else None
+def in_place_of(layer: L.Layer, *, is_stored: bool) -> L.Layer:
+    """A new layer that computes the same, a sparing one if there is one for it.
+
+    A batch normalisation has one where it `is_stored`: uses its stored statistics in training.
+    """
+    is_usual = type(layer) in stack.PLAIN_NORMALISATIONS and stack.normalises_last(layer)
+    if is_stored and is_usual:
+        return StoredNormalization.from_config(layer.get_config())
+    options = {"name": layer.name, "dtype": layer.dtype_policy}
+    is_relu = type(layer) is L.ReLU and not (layer.negative_slope or layer.threshold)
+    if is_relu and layer.max_value in (None, 6.0):
+        return MaskedReLU(layer.max_value, **options)
     if type(layer) is L.Activation and layer.activation in _RELUS:
-        return (_RELUS[layer.activation],)
-    return None
-
-
-def can_spare(layer: Any) -> bool:
-    """Whether it is a batch normalisation of the usual kind."""
-    return type(layer) in stack.PLAIN_NORMALISATIONS and stack.normalises_last(layer)
+        return MaskedReLU(_RELUS[layer.activation], **options)
+    return graph.anew(layer)
