@@ -142,7 +142,7 @@ class Train(Adaptation):
     )
     memory: str | None = option(
         None,
-        help="what a step may take, for the same methods: '256 MiB' or bytes",
+        help="what a step may take, for those of them without a probe: '256 MiB' or bytes",
         check=memory,
     )
     learning_rate: float | None = option(
