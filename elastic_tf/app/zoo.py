@@ -20,10 +20,6 @@ from elastic_tf.train.head.features import head_tensors
 __all__ = ["ARCHITECTURES", "Architecture", "NAMES", "build", "head_tensors"]
 
 L = tf.keras.layers
-_SAID = 300  # letters of Keras's error, which may hold every number
-
-# Weights trained in Caffe expect BGR images with the mean of ImageNet's pixels taken off.
-_CAFFE_MEAN_BGR = (103.939, 116.779, 123.68)
 
 
 class Architecture(NamedTuple):
@@ -137,7 +133,7 @@ def _load(model: tf.keras.Model, backbone: tf.keras.Model, path: str | Path) -> 
         try:
             _fill(backbone, stored, path, most_left=1)
         except ValueError as error:
-            first = " ".join(str(error).split())[:_SAID]
+            first = " ".join(str(error).split())[:300]  # it may hold every number
             raise ValueError(
                 f"The weights must fit '{model.name}'. Received: '{path}'; first difference: "
                 f"{first} ... Build the model as it was when the weights were saved (name, alpha, "
@@ -167,8 +163,8 @@ def _to_unit_range(x: Any) -> Any:
 
 
 def _to_caffe(x: Any) -> Any:
-    """RGB to BGR with ImageNet's mean taken off."""
-    offset = [-mean for mean in _CAFFE_MEAN_BGR]
+    """RGB to BGR with ImageNet's mean taken off, as weights trained in Caffe expect it."""
+    offset = [-103.939, -116.779, -123.68]
     return L.Rescaling(1.0, offset=offset, name="to_caffe")(x[..., ::-1])
 
 

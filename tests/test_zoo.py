@@ -6,12 +6,13 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pretrain_digits
 import pytest
 import tensorflow as tf
 from networks import L, half_precision
 
 from elastic_tf import stack
-from elastic_tf.app import zoo
+from elastic_tf.app import data, zoo
 from elastic_tf.model import ElasticModel
 
 # of the weights of MobileNet in Keras 3
@@ -23,7 +24,7 @@ BIG = tuple(
     pytest.param(name, marks=pytest.mark.hours)
     for name in ("mobilenet_v2", "resnet50", "vgg16", "efficientnet_v2b0", "vit_ti16", "vit_b16")
 )
-ASSETS = Path(os.environ.get("ELASTIC_TF_ASSETS", Path(__file__).parents[3] / "shared" / "assets"))
+ASSETS = Path(os.environ.get("ELASTIC_TF_ASSETS", Path(__file__).parents[2] / "shared" / "assets"))
 MOBILENET_WEIGHTS = ASSETS / "weights" / "mobilenet_0.75_224_no_top.weights.h5"
 
 
@@ -248,3 +249,21 @@ def test_frozen_features_of_real_weights_tell_flowers_apart():
     kernel = x @ x.T + 10.0 * np.eye(len(x))
     scores = x_test @ x.T @ np.linalg.solve(kernel, np.eye(CLASSES)[y])
     assert np.mean(scores.argmax(axis=1) == y_test) > 0.6  # chance is 0.2
+
+
+@pytest.mark.hours
+def test_pretraining_writes_weights_that_the_demo_can_load(tmp_path):
+    path = tmp_path / "new" / "digits.weights.h5"
+    accuracy = pretrain_digits.main(["--epochs", "1", "--out", str(path), "--quiet"])
+    _, test = data.digits()
+    batches = data.from_arrays(test, test, batch_size=32).test
+    # batch normalisation on its stored statistics, as the demo uses it
+    model = zoo.build("digits_resnet", classes=10, input_size=32, weights=path)
+    model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    found = model.evaluate(batches, verbose=0, return_dict=True)["accuracy"]
+    assert found == pytest.approx(accuracy)
+
+
+def test_pretraining_writes_where_the_demo_reads():
+    assert pretrain_digits.WEIGHTS.is_file()
+    assert pretrain_digits.WEIGHTS.stat().st_size < 2_000_000
