@@ -148,15 +148,15 @@ def _by_method(
     run: runs.Run,
 ) -> dict[str, Any]:
     """A head, a `fit` of the method or the rest of one, the head again or the best; the result."""
-    method, file = et.baselines.get(settings.method), run.path / _PROFILE
+    method = et.baselines.get(settings.method)
     # a file would keep every redraw of a bar
     verbose = 0 if settings.quiet else 1 if sys.stdout.isatty() else 2
     # samples have numbers, so that what lies before the first trained tensor is computed once
     train = _samples(settings, data) if data.fits_memory else data.train
     if run.history:
         _tell(settings, f"Going on after epoch {len(run.history)}, in {run.path}")
-        if profile is None and file.is_file():
-            profile = et.TimingProfile.load(file)
+        if profile is None and (run.path / _PROFILE).is_file():
+            profile = et.TimingProfile.load(run.path / _PROFILE)
     network = _network(settings, data)
     if profile is not None and method.needs_profile:  # before anything is trained
         shape = tuple(network.input_shape[1:])
@@ -164,19 +164,11 @@ def _by_method(
     head = et.solve_head(harness.compiled(network, "adam", 1e-3), train)
     if not run.history:
         _tell(settings, f"New head in closed form, {head.accuracy:.1%} right of images left out")
-    rate: Any = harness.learning_rate(settings)
-    if settings.schedule == "cosine":
-        steps = settings.epochs * data.steps_per_epoch
-        rate = et.optimizers.cosine(rate, steps, warm_up=settings.warm_up)
-    model = harness.compiled(method.adapt(network), settings.optimizer, rate)
+    model = _compiled(settings, method.adapt(network), data.steps_per_epoch)
     batch = tuple(part[: settings.batch_size] for part in next(iter(data.train)))
     if method.needs_profile:
-        if profile is None and method.foretells:
-            profile, _ = recalled(prior_profile(model, batch[0]))
-        elif profile is None:
-            _tell(settings, "Profiling this device ...")
-            profile = et.profile_model(model, *batch)
-        profile.save(file)
+        profile = profile or _profiled(settings, model, batch, method.foretells)
+        profile.save(run.path / _PROFILE)
     judged, start = data.validation or data.test, model.get_weights()
     if run.history:
         first = {name: run.history[0][name] for name in ("head_seconds", "head_accuracy")}
@@ -227,6 +219,24 @@ def _by_method(
         **reached,
         "head_seconds": seconds,
     }
+
+
+def _compiled(settings: Train, model: tf.keras.Model, steps: int) -> et.ElasticModel:
+    """The model with its optimizer; an epoch has so many steps."""
+    rate: Any = harness.learning_rate(settings)
+    if settings.schedule == "cosine":
+        rate = et.optimizers.cosine(rate, settings.epochs * steps, warm_up=settings.warm_up)
+    return harness.compiled(model, settings.optimizer, rate)
+
+
+def _profiled(
+    settings: Train, model: et.ElasticModel, batch: Any, foretells: bool
+) -> et.TimingProfile:
+    """Step times, foretold from a forward pass where these do, or measured."""
+    if foretells:
+        return recalled(prior_profile(model, batch[0]))[0]
+    _tell(settings, "Profiling this device ...")
+    return et.profile_model(model, *batch)
 
 
 def _tell(settings: Train, text: str) -> None:
