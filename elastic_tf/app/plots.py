@@ -47,15 +47,8 @@ _HUES = {
     "": (GREEN, PURPLE, VERMILLION, BLACK, DARK),
 }
 _MODES = (PALE, BLUE, ORANGE, GREEN, PURPLE, VERMILLION, SKY)  # frozen, exact, others by code
-_KINDS = {
-    "weight": GREY,
-    "slots": PURPLE,
-    "label": YELLOW,
-    "activation": BLUE,
-    "derivative": ORANGE,
-    "gradient": GREEN,
-    "copy": SKY,
-}
+_KINDS = ("weight", "slots", "label", "activation", "derivative", "gradient", "copy")
+_KIND_COLOURS = dict(zip(_KINDS, (GREY, PURPLE, YELLOW, BLUE, ORANGE, GREEN, SKY)))
 _MIB = 2**20
 _MOST_TICKS = 12  # with names along an axis
 _MOST_MARKERS = 30  # on every point of a longer line they would hide it
@@ -297,13 +290,13 @@ def cost_of_depth(profiles: Mapping[str, TimingProfile], *, title: str = "") -> 
 def memory_map(step: StepMemory, *, title: str = "") -> Figure:
     """Bytes in use over the ops of a step of `et.memory.step` that allocate or free, by kind."""
     there = {one.kind for one in step.tensors}
-    used = {kind: np.zeros(len(step.live)) for kind in _KINDS if kind in there}
+    used = {kind: np.zeros(len(step.live)) for kind in _KIND_COLOURS if kind in there}
     for one in step.tensors:
         used[one.kind][one.first : one.last + 1] += one.bytes / _MIB
     changes = np.flatnonzero(np.diff(step.live, prepend=-1))
     x, areas = range(len(changes)), [sizes[changes] for sizes in used.values()]
     figure, axes = _picture(9.0, 4.6, "op that allocates or frees", "in use (MiB)", title)
-    axes.stackplot(x, *areas, labels=[*used], colors=[_KINDS[kind] for kind in used])
+    axes.stackplot(x, *areas, labels=[*used], colors=[_KIND_COLOURS[kind] for kind in used])
     axes.plot(x, step.live[changes] / _MIB, color=BLACK, linewidth=1.0)
     axes.set(xlim=(0, len(changes) - 1), ylim=(0, 1.03 * step.live.max() / _MIB))
     figure.legend(frameon=False, loc="outside lower center", ncols=8, fontsize=8)
