@@ -154,7 +154,8 @@ class Trials:
 
     def _network(self) -> et.ElasticModel:
         settings = self._settings
-        network = harness.network(settings, self._classes, settings.weights)
+        options = {name: getattr(settings, name) for name in ("input_size", "alpha", "weights")}
+        network = et.zoo.build(settings.model, classes=self._classes, **options)
         return harness.compiled(network, settings.optimizer, 1e-4)
 
     def _profiled(self, batch: int) -> et.TimingProfile:
