@@ -16,7 +16,7 @@ import tensorflow as tf
 from measuring import measure_ratios
 
 import elastic_tf as et
-from elastic_tf.app.commands.training import harness
+from elastic_tf.app.commands import harness
 from elastic_tf.files import format_table
 
 RHOS = (0.4, 0.5, 0.6, 0.7)
