@@ -1,6 +1,5 @@
 """Training on samples with numbers, with what never changes computed once."""
 
-import contextlib
 import gc
 import warnings
 import weakref
@@ -105,21 +104,6 @@ def twice():
 def test_where_nothing_can_be_kept_steps_run_whole_and_it_is_said(build, message, options):
     with pytest.warns(UserWarning, match=message):
         assert_alike(build, 2, **options)
-
-
-def test_a_strategy_takes_no_batch_away():
-    """Under one, Keras 3 looks at a batch of the data before it trains."""
-    results = []
-    for scope in (contextlib.nullcontext(), tf.distribute.OneDeviceStrategy("CPU:0").scope()):
-        with scope:
-            tf.keras.utils.set_random_seed(0)
-            model = et.ElasticModel.from_model(chain())
-            loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-            model.compile("sgd", loss, metrics=["accuracy"])
-        samples = Samples(*data(), batch_size=4, augment=flipped, views=2)
-        history = model.fit(samples, epochs=2, verbose=0).history
-        results.append((history, model.get_weights()))
-    np.testing.assert_equal(*results)
 
 
 def test_every_epoch_has_its_own_order_of_all_samples_and_the_next_view():

@@ -222,10 +222,12 @@ def sliceable(layer: Any) -> tf.Variable | None:
 
 
 def channel_axis(layer: Any) -> int:
+    """The axis of a kernel's channels."""
     return {L.Dense: 1, L.DepthwiseConv2D: 2}.get(type(layer), 3)
 
 
 def sliced(layer: Any, some: Slice) -> AbstractContextManager[None]:
+    """Lets a layer train some of its kernel's channels."""
     return replaced(layer, functools.partial(_multiplied, layer, some))
 
 

@@ -107,10 +107,6 @@ class FusedAdam(tf.keras.optimizers.Adam):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> None:
         """Let one op update the variable and its moments; Keras 3 says the rate."""
-        if self.amsgrad:
-            said = () if learning_rate is None else (learning_rate,)
-            super().update_step(gradient, variable, *said)
-            return
         index, dtype = index_of(self, variable), variable.dtype
         m, v = (raw(slots[index]) for slots in (self._momentums, self._velocities))
         rate = self.learning_rate if learning_rate is None else learning_rate

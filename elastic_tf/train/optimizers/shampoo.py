@@ -49,8 +49,6 @@ class Shampoo(FusedAdam):
         name: str = "Shampoo",
         **kwargs: Any,
     ) -> None:
-        if kwargs.get("amsgrad"):
-            raise ValueError("`amsgrad` must be False: kernels have no squares. Received: True.")
         super().__init__(learning_rate, beta_1, beta_2, epsilon, name=name, **kwargs)
         self.momentum, self.memory = momentum, memory
 
