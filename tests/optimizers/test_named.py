@@ -134,7 +134,6 @@ def test_an_optimizer_is_made_by_its_name(name):
         (lambda: optimizers.sgdw(0.1, momentum=1.0), "momentum=1.0"),
         (lambda: optimizers.sgdw(0.1, weight_decay=-0.1), "weight_decay=-0.1"),
         (lambda: optimizers.shampoo(0.1, memory=1.0), "memory=1.0"),
-        (lambda: Shampoo(0.1, amsgrad=True), "`amsgrad` must be False"),
         (lambda: optimizers.by_name("lion", 0.1), "name='lion'"),
     ],
 )
