@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -111,15 +110,14 @@ def means(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def fresh(settings: Settings, way: str, seed: int, seconds: float) -> dict[str, Any]:
-    """One training in a process of its own, with an empty cache."""
-    with tempfile.TemporaryDirectory() as cache:
-        out = Path(cache) / "result.json"
+    """One training in a process of its own."""
+    with tempfile.TemporaryDirectory() as place:
+        out = Path(place) / "result.json"
         command = [sys.executable, __file__, "--data", str(settings.data)]
         command += ["--weights", str(settings.weights), "--model", settings.model]
         command += ["--way", f"{way}:{seed}", "--seconds", str(seconds), "--out", str(out)]
         command += ["--mirrored"] * settings.mirrored + ["--augmented"] * settings.augmented
-        environment = {**os.environ, "ELASTIC_TF_CACHE": cache}
-        subprocess.run(command, check=True, env=environment)
+        subprocess.run(command, check=True)
         found: dict[str, Any] = json.loads(out.read_text("utf-8"))
     print(found, flush=True)
     return found

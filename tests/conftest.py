@@ -6,7 +6,6 @@ import pytest
 
 # Some versions of jupyter_core 5 warn, when imported, that 6 will look for its files elsewhere.
 os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")
-os.environ["ELASTIC_TF_CACHE"] = ""  # one test teaches the next one nothing
 
 
 def pytest_configure(config) -> None:

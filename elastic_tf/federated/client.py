@@ -19,7 +19,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.compat.common import recorddict_compat as older
 
-from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile, recalled
+from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile
 from elastic_tf.choose.importance import depth
 from elastic_tf.choose.selection import select_tensors, smallest_feasible_rho
 from elastic_tf.federated import board
@@ -88,7 +88,7 @@ def train(
     optimizers.build(model.optimizer, model.trainable_variables)
     with _received(message, model) as base:
         if profile is None:
-            profile, _ = recalled(prior_profile(model, batch[0]))
+            profile = prior_profile(model, batch[0])
         second = 1e-6 * (slowdown or 1.0)  # of this device, to a microsecond of the profile
         seconds, ends = float(config.get("seconds", np.inf)), np.inf
         if slowdown is None:

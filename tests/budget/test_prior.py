@@ -1,20 +1,17 @@
 """Step times foretold from a forward pass: against the ops of steps that are traced, not run."""
 
-import dataclasses
 import random
 
 import numpy as np
 import pytest
 import small_networks
 import tensorflow as tf
-from clocks import data, table
-from networks import L, crossentropy, mask_of, network, values
+from networks import L, mask_of, values
 from row_steps import RowStep
 from small_networks import elastic
 
 import elastic_tf as et
 from elastic_tf.choose.budget import prior
-from elastic_tf.choose.budget.ratio import RatioControl
 from elastic_tf.graph import needed_by
 from elastic_tf.memory.ops import inlined, nodes
 from elastic_tf.timing.step import StepFunction
@@ -246,63 +243,3 @@ def test_what_lies_behind_a_random_op_runs_in_each_step(place):
     profile = prior.prior_profile(model, np.ones((BATCH, 6), np.float32))
     spared = {k for item in profile.prefix for k in item.tensors}
     assert spared == ({0, 1} if place else set())  # of the first layer
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ELASTIC_TF_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def prefixed():
-    """A profile half of whose forward pass can be kept."""
-    chain = table()
-    return dataclasses.replace(chain, prefix=chain.items[:5])
-
-
-@pytest.mark.parametrize("delivered", [0.5, 0.9, 1.2])
-def test_what_a_device_delivered_is_counted_on_again(cache, delivered):
-    before = prefixed()
-    assert prior.recalled(before) == (before, "")
-    prior.remember(before, delivered)
-    after, said = prior.recalled(before)
-    assert f"{delivered:.0%} of the savings" in said
-    assert after.t_full == pytest.approx(before.t_full)
-    for mask in np.random.default_rng(0).random((20, 10)) < 0.4:
-        for one, other in ((before, after), *[(p.with_cached_prefix() for p in (before, after))]):
-            saved = delivered * (1.0 - one.step_time(mask) / one.t_full)
-            assert 1.0 - other.step_time(mask) / other.t_full == pytest.approx(saved)
-
-
-def test_another_batch_or_device_or_a_damaged_file_has_nothing(cache, monkeypatch):
-    prior.remember(table(), 0.5)
-    (file,) = cache.iterdir()
-    for change in ({"batch_size": 8}, {"optimizer": "SGD"}, {"device": {"name": "Board"}}):
-        assert not prior.recalled(dataclasses.replace(table(), **change))[1]
-    for text in ("", "[]", '{"delivered": 1e9, "created": ""}', '{"delivered": "nan"}'):
-        file.write_text(text)
-        assert not prior.recalled(table())[1]
-    monkeypatch.setenv("ELASTIC_TF_CACHE", "")
-    prior.remember(table(), 0.5)
-    assert not prior.recalled(table())[1]
-
-
-def test_a_place_that_cannot_be_written_stops_no_training(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("ELASTIC_TF_CACHE", str(tmp_path / "file"))
-    prior.remember(table(), 0.5)
-    assert not prior.recalled(table())[1]
-
-
-def test_a_training_without_a_profile_teaches_the_next_one(cache, capsys, monkeypatch):
-    def timed(self, *, is_full: bool) -> None:
-        self.ratios.append(0.98)
-
-    monkeypatch.setattr(RatioControl, "step_was_made", timed)
-    for number in range(2):
-        model = et.ElasticModel.from_model(network())
-        model.compile("sgd", crossentropy())
-        chosen = et.ElasticCallback(rho=0.999, verbose=1)
-        model.fit(data(5), verbose=0, callbacks=[chosen])
-        assert ("of the savings foretold" in capsys.readouterr().out) == (number == 1)
-        assert chosen.profile.method == "prior"

@@ -18,7 +18,7 @@ from elastic_tf.app import runs
 from elastic_tf.app.commands import harness, recording
 from elastic_tf.app.commands.train import Train
 from elastic_tf.choose.budget.course import RATE, Course
-from elastic_tf.choose.budget.prior import prior_profile, recalled
+from elastic_tf.choose.budget.prior import prior_profile
 from elastic_tf.files import as_utf8, format_table
 from elastic_tf.lite.ridge import is_as_good
 from elastic_tf.train.engine.checks import warn_if_unlike
@@ -234,7 +234,7 @@ def _profiled(
 ) -> et.TimingProfile:
     """Step times, foretold from a forward pass where these do, or measured."""
     if foretells:
-        return recalled(prior_profile(model, batch[0]))[0]
+        return prior_profile(model, batch[0])
     _tell(settings, "Profiling this device ...")
     return et.profile_model(model, *batch)
 

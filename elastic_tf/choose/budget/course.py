@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from elastic_tf import arguments, stack
 from elastic_tf.choose.budget.ledger import Pace
-from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile, recalled
+from elastic_tf.choose.budget.prior import first_step_seconds, prior_profile
 from elastic_tf.choose.importance import depth
 from elastic_tf.choose.selection import Selection, select_tensors, smallest_feasible_rho
 from elastic_tf.lite.ridge import is_as_good
@@ -131,7 +131,7 @@ class Course(tf.keras.callbacks.Callback):
         forward = None
         if self.profile is None:
             forward = Forward(model, x)
-            self.profile, _ = recalled(prior_profile(model, x, forward))
+            self.profile = prior_profile(model, x, forward)
         else:
             shapes = sample_shapes(tf.nest.flatten(x))
             self.profile.check(model, batch_size=samples.batch_size, input_shape=shapes)

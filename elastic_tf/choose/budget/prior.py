@@ -5,31 +5,21 @@ operations as itself; the gradient of any other op moves the bytes that the op m
 needed by the tensors that flow into it. So one trace of the forward pass tells what training each
 tensor costs, up to a few speeds, and one pass by the clock tells how fast this device is.
 
-It may be off by a factor: of the savings foretold a device delivers more or less. The factor that
-was seen last is kept in the user's cache directory, in a small file for each device, software,
-model, batch and optimizer. ELASTIC_TF_CACHE names another directory; empty, nothing is kept.
+It may be off by a factor: of the savings foretold a device delivers more or less. The steps of a
+training correct it.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
-import hashlib
-import json
-import math
-import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import platformdirs
 import tensorflow as tf
 
 from elastic_tf import stack
 from elastic_tf.choose.budget.ledger import finished
-from elastic_tf.files import now, to_json, write_json
 from elastic_tf.graph import captured, has_state, members, reached_from
 from elastic_tf.memory.ops import inlined, nodes
 from elastic_tf.timing.profile import CostItem, TimingProfile, described
@@ -57,12 +47,6 @@ _FREE = frozenset(
 _STOP = "StopGradient"
 _DRAWS = ("StatelessRandom", "StatelessTruncated")  # Keras 3 moves their seeds on
 _PASSES = 3  # timed; the quickest counts, for the others shared the machine
-
-_PLACE = "ELASTIC_TF_CACHE"
-_MOST = 10.0  # a factor beyond is no measurement
-_SAID = (
-    "A training on this device delivered {0:.0%} of the savings foretold ({1}): counted on again."
-)
 
 
 def prior_profile(model: Any, x: Any, frozen: Forward | None = None) -> TimingProfile:
@@ -107,62 +91,18 @@ def first_step_seconds(model: Any, share: float) -> float:
     return (least + more * share) * float(model._elastic.tracing)
 
 
-def recalled(profile: TimingProfile) -> tuple[TimingProfile, str]:
-    """A prior, corrected by what was seen last, and a line that says so; else an empty one."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # as if there were none
-        file = _file(profile)
-        if file is not None:
-            found = json.loads(file.read_text(encoding="utf-8"))
-            delivered = float(found["delivered"])
-            if 1.0 / _MOST < delivered < _MOST:
-                return corrected(profile, delivered), _SAID.format(delivered, found["created"])
-    return profile, ""
-
-
-def corrected(profile: TimingProfile, delivered: float) -> TimingProfile:
-    """The profile of a device that delivers this part of its savings; a full step takes as long."""
-    spared = math.fsum(item.time for item in profile.items)
-    delivered = min(delivered, profile.t_full / spared) if spared else delivered
-    items, prefix = (
-        tuple(replace(item, time=delivered * item.time) for item in part)
-        for part in (profile.items, profile.prefix)
-    )
-    forward = max(profile.t_full - math.fsum(item.time for item in items), 0.0)
-    if math.fsum(item.time for item in prefix) > forward:
-        prefix = profile.prefix
-    return replace(profile, items=items, prefix=prefix, t_forward=forward)
-
-
-def remember(profile: TimingProfile, delivered: float) -> None:
-    """Keep what part of this prior's savings was delivered; where that cannot be, nothing is."""
-    with contextlib.suppress(OSError):
-        file = _file(profile)
-        if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(file, {"delivered": delivered, "created": now()})
-
-
 class StepCosts:
     """The times by which plans are chosen in one `fit`."""
 
     def __init__(self, model: Any, profile: TimingProfile | None) -> None:
         self.profile = profile  # None until a first batch is there
-        self._prior: TimingProfile | None = None
         self._model = model
 
-    def foretell(self, batch: Any) -> str:
-        """Know the costs without a step, of a batch of `fit`; a line says what is counted on."""
+    def foretell(self, batch: Any) -> None:
+        """Know the costs without a step, of a batch of `fit`."""
         x, _, _ = tf.keras.utils.unpack_x_y_sample_weight(batch)
         rows = self._model._elastic.rows
-        self._prior = prior_profile(self._model, x, rows and rows.traced)
-        self.profile, said = recalled(self._prior)
-        return said
-
-    def remember(self, delivered: float) -> None:
-        """Keep for the next `fit` what part of the foretold savings was delivered."""
-        if self._prior is not None and self.profile is not None:
-            before, after = (one.t_full - one.t_forward for one in (self._prior, self.profile))
-            remember(self._prior, delivered * after / before)
+        self.profile = prior_profile(self._model, x, rows and rows.traced)
 
     def of_plans(self, epochs: int, *, filling: bool = True) -> TimingProfile:
         """What a plan costs in so many epochs, of forward passes too, where they can be cached.
@@ -177,16 +117,6 @@ class StepCosts:
         if filling:
             fill = rows.fill_cost(epochs)
         return profile.with_cached_prefix(fill, rows.held(self._model.tensors))
-
-
-def _file(profile: TimingProfile) -> Path | None:
-    """Where it is kept."""
-    place = os.environ.get(_PLACE, platformdirs.user_cache_dir("elastic_tf"))
-    if not place:
-        return None
-    names = ("tensors", "input_shape", "batch_size", "optimizer", "device")
-    known = json.dumps(to_json({name: getattr(profile, name) for name in names}), sort_keys=True)
-    return Path(place) / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.json"
 
 
 def _whitens(model: Any) -> bool:

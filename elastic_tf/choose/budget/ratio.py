@@ -26,7 +26,6 @@ from elastic_tf.train.engine.tracing import kept
 
 _TIMED = 3  # steps that a full step is compared with: those right before it
 _ENOUGH = 5  # ratios from which their spread is told: the fewest with quartiles of their own
-TOLD = 3  # ratios: the fewest whose median one disturbed step does not decide
 _BAND = 0.05  # of `rho`: within this the achieved ratio counts as kept
 _SURE = 2.0  # standard errors: 95 % of a normal distribution
 
@@ -145,12 +144,10 @@ class RatioControl:
         expected = 1.0 - self.delivered * (1.0 - self.predicted)
         return self.achieved > rho + off or self.achieved < expected - off
 
-    def learn(self, least: int = 1) -> bool:
-        """Believe the achieved ratio of the present plan, if so many measured ones tell it."""
-        if len(self.ratios) < least or self.predicted == 1.0:
-            return False
-        self.delivered = max((1.0 - statistics.median(self.ratios)) / (1.0 - self.predicted), 1e-6)
-        return True
+    def learn(self) -> None:
+        """Believe the achieved ratio of the present plan, where one is measured."""
+        if self.achieved is not None and self.predicted != 1.0:
+            self.delivered = max((1.0 - self.achieved) / (1.0 - self.predicted), 1e-6)
 
     def ask(self, rho: float) -> float:
         """What to ask the selector for, so that `rho` is achieved: 1 - (1 - rho) / delivered."""

@@ -13,7 +13,7 @@ from elastic_tf.choose import records
 from elastic_tf.choose.budget.deadline import DeadlineControl
 from elastic_tf.choose.budget.ledger import Ledger
 from elastic_tf.choose.budget.prior import StepCosts, first_step_seconds
-from elastic_tf.choose.budget.ratio import TOLD, Lookahead, RatioControl
+from elastic_tf.choose.budget.ratio import Lookahead, RatioControl
 from elastic_tf.choose.budget.settings import Settings
 from elastic_tf.choose.probe import Worth, joined
 from elastic_tf.choose.records import SelectionRecord
@@ -117,9 +117,7 @@ class Scheduler:
         """Know what steps cost, and refuse what no selection can keep."""
         settings, costs = self._settings, self.costs
         if costs.profile is None:
-            said = costs.foretell(batches[0])
-            if settings.verbose and said:
-                print(said)
+            costs.foretell(batches[0])
             self._ledger.count("foretold")
         if settings.memory is not None and self._memory is None:
             rows = self._model._elastic.rows
@@ -266,8 +264,6 @@ class Scheduler:
 
     def end(self) -> None:
         """`fit` ends."""
-        if self._ratio.learn(least=TOLD):
-            self.costs.remember(self._ratio.delivered)
         if self._deadline is not None:
             self._deadline.end()
 

@@ -230,7 +230,9 @@ class SolveHead(tf.keras.callbacks.Callback):
         """Before the first step, of a `fit` that goes on after an interruption the very first."""
         held = getattr(self.model, "fit_state", {}).get(_KEY)
         if held is not None:
-            self.solution = HeadSolution(**held)
+            # a network that was built again may have other names of its own
+            layer = dense_layer(self.model, self.layer).name
+            self.solution = HeadSolution(**{**held, "layer": layer})
         if self.solution is None:
             rows = self.model._elastic.rows
             if rows is None:
