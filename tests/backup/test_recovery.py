@@ -11,7 +11,10 @@ import tensorflow as tf
 from interrupted import (
     BATCH,
     CHEAP,
+    EPOCHS,
     MOMENTS,
+    PROFILE,
+    SAMPLES,
     STEPS,
     Kill,
     KillAt,
@@ -20,6 +23,7 @@ from interrupted import (
     kill,
     network,
     shuffled,
+    sliced,
     train,
 )
 from networks import crossentropy
@@ -94,11 +98,23 @@ def by_probe(model, x, y):
 
 def repeated() -> dict:
     weights = {0: 1.0, 1: 2.0, 2: 0.5}
-    return {"x": shuffled().repeat(), "steps_per_epoch": STEPS, "class_weight": weights}
+    return {"x": shuffled().repeat(), "steps_per_epoch": 4, "class_weight": weights}
 
 
-def of_unknown_length() -> dict:
-    return {"x": shuffled().filter(lambda x, y: True)}
+def one_pass_for_all() -> dict:
+    return {"x": shuffled().repeat(9), "steps_per_epoch": STEPS}
+
+
+def of_unknown_length(most: int = 9) -> dict:
+    twice = sliced().shuffle(SAMPLES, seed=1).shuffle(3, seed=2).batch(BATCH)
+    return {"x": twice.filter(lambda x, y: True).take(most)}
+
+
+def generator() -> dict:
+    x, y = (np.concatenate([part] * EPOCHS) for part in arrays())
+    starts = range(0, len(x), BATCH)
+    batches = ((x[k : k + BATCH], y[k : k + BATCH]) for k in starts)
+    return {"x": batches, "steps_per_epoch": 4}
 
 
 class Batches(tf.keras.utils.Sequence):
@@ -109,30 +125,33 @@ class Batches(tf.keras.utils.Sequence):
         return tuple(part[k * BATCH : (k + 1) * BATCH] for part in arrays())
 
 
+def sequence() -> dict:
+    return {"x": Batches(), "shuffle": False}
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"data": in_arrays, "optimizer": "schedule", "compiled": {"steps_per_execution": 2}},
         {"data": repeated, "optimizer": "adamw", "probe": et.Probe(arrays(), size=8)},
         {"data": of_unknown_length, "importance": by_probe, "optimizer": "adam"},
-        {
-            "data": lambda: {"x": Batches(), "shuffle": False},
-            "optimizer": "scaled",
-            "backup": {"every": None},
-        },
+        {"data": one_pass_for_all},
+        {"data": generator},
+        {"data": sequence, "optimizer": "scaled", "backup": {"every": None}},
     ],
-    ids=[
-        "arrays, learning-rate schedule, several steps in a call",
-        "repeated dataset, class weights, probe of arrays",
-        "dataset of unknown length",
-        "sequence, loss scale, backups of epochs alone",
-    ],
+    ids=lambda options: options["data"].__name__,
 )
 def test_ends_as_if_nothing_had_happened(tmp_path, options):
     options = {**CHEAP, **options}
     expected = train(tmp_path / "whole", **options)
     killed(tmp_path / "cut", KillAt("on_train_batch_end", 2, 3), **options)
     assert train(tmp_path / "cut", **options) == expected
+
+
+def test_shorter_data_are_refused(tmp_path):
+    killed(tmp_path, KillAt("on_train_batch_end", 2, 4), data=of_unknown_length, **CHEAP)
+    with pytest.raises(ValueError, match="end after 2 batches, 4 of them were trained"):
+        train(tmp_path, data=functools.partial(of_unknown_length, 2), **CHEAP)
 
 
 def test_goes_on_from_the_other_backup_and_says_where(tmp_path, cheap, capsys):
@@ -170,7 +189,7 @@ class Count(tf.keras.callbacks.Callback):
         self.steps += 1
 
 
-def test_what_was_trained_is_not_trained_again(tmp_path, cheap, monkeypatch):
+def test_what_was_trained_or_stopped_is_not_trained_again(tmp_path, cheap, monkeypatch):
     train(tmp_path, fitted={"epochs": 3}, **CHEAP)
     kept_for = []
     monkeypatch.setattr(et.ElasticModel, "cache_prefix", lambda _, few: kept_for.append(few))
@@ -184,26 +203,20 @@ def test_what_was_trained_is_not_trained_again(tmp_path, cheap, monkeypatch):
     assert kept_for == [0, 0]  # activations are kept for no epoch, so not at all
     assert train(tmp_path, count, **CHEAP) == cheap  # one epoch more
     assert count.steps == STEPS
-
-
-def test_what_a_callback_stopped_is_not_trained_again(tmp_path):
-    class Stop(tf.keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            self.model.stop_training = True
-
-    train(tmp_path, Stop(), fitted={"epochs": 3}, **CHEAP)
+    stop = tf.keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda *_: setattr(stop.model, "stop_training", True)
+    )
+    train(tmp_path / "stopped", stop, fitted={"epochs": 3}, **CHEAP)
     with pytest.warns(UserWarning, match="a callback stopped after 1 of 3 epochs, .* 3 in all"):
-        train(tmp_path, Stop(), fitted={"epochs": 3}, **CHEAP)
+        train(tmp_path / "stopped", stop, fitted={"epochs": 3}, **CHEAP)
 
 
 def test_a_fit_that_raised_stands_in_no_other_ones_way(tmp_path):
     model = et.ElasticModel.from_model(network(0.0))
     model.compile("sgd", crossentropy())
-    profile = et.TimingProfile.from_chain(t_dw=np.ones(8), t_dy=np.ones(8), t_forward=5.0)
+    backup, importance = et.Backup(tmp_path, every=2), et.importance.weight_magnitude
     elastic = et.ElasticCallback(
-        *(profile, 0.6, 9, shuffled()),
-        importance=et.importance.weight_magnitude,
-        backup=et.Backup(tmp_path, every=2),
+        *(PROFILE, 0.6, 9, shuffled()), importance=importance, backup=backup
     )
     count = Count()
 
@@ -247,20 +260,8 @@ def test_a_full_disk_keeps_the_last_good_backup_and_does_not_stop_the_training(t
     assert count.steps == 2 * STEPS
 
 
-def test_a_backup_of_another_training_is_refused(tmp_path, monkeypatch):
-    slow = functools.partial(tf.keras.optimizers.SGD, 1e-5, momentum=0.9)
-    monkeypatch.setitem(networks.MORE_OPTIMIZERS, "slow", slow)
-    killed(tmp_path, KillAt("on_epoch_begin", 1), **CHEAP)
-    with pytest.raises(ValueError, match="Received: optimizer Adam, in the backup SGD"):
-        train(tmp_path, **{**CHEAP, "optimizer": "adam"})
-    with pytest.raises(
-        ValueError, match="Received: optimizer's learning_rate [^ ]*e-0[56], in the backup 0.0"
-    ):
-        train(tmp_path, **{**CHEAP, "optimizer": "slow"})
-    with pytest.raises(ValueError, match="Received: initial_epoch 1, in the backup 0"):
-        train(tmp_path, fitted={"initial_epoch": 1}, **CHEAP)
-    with pytest.raises(ValueError, match="Received: batches in an epoch 20, in the backup 5"):
-        train(tmp_path, data=lambda: {**in_arrays(), "batch_size": 1}, **CHEAP)
+def slow() -> tf.keras.optimizers.Optimizer:
+    return tf.keras.optimizers.SGD(1e-5, momentum=0.9)
 
 
 def weighted(model, x, y):
@@ -268,38 +269,43 @@ def weighted(model, x, y):
     return et.importance.weight_magnitude(model)
 
 
-def in_samples(shift=0):
+def in_samples(shift=0, size=BATCH):
     x, _ = arrays()
     y = x[:, : networks.CLASSES].argmax(axis=1)  # which can be learned
-    return {"x": et.Samples(x, (y + shift) % networks.CLASSES, batch_size=BATCH)}
+    return {"x": et.Samples(x, (y + shift) % networks.CLASSES, batch_size=size)}
 
 
-@pytest.mark.parametrize(
-    ("options", "received"),
-    [
-        ({"rho": 0.7}, "rho 0.7, in the backup 0.6"),
-        ({"rho": lambda epoch: 0.6}, "rho .*lambda.*, in the backup 0.6"),
-        ({"rho": et.Deadline(600)}, "rho Deadline of 600 s, in the backup 0.6"),
-        ({"interval": 3}, "interval 3, in the backup 2"),
-        ({"importance": weighted}, "importance weighted, in the backup weight_magnitude"),
-        ({"memory": "1 GiB"}, "memory 1 GiB, in the backup None"),
-        ({"compiled": {"statistics": "stored"}}, "statistics stored, in the backup batch"),
-        ({"data": functools.partial(in_samples, 1)}, r"checksum of samples \d+, in the backup \d+"),
-        (
-            {"loss": tf.keras.losses.SparseCategoricalCrossentropy()},
-            "loss .*'from_logits': False.*, in the backup .*'from_logits': True",
-        ),
-        (
-            {"loss": "sparse_categorical_crossentropy"},
-            r"loss \['sparse_categorical_crossentropy'\], in the backup .*'from_logits': True",
-        ),
-    ],
-)
-def test_a_training_that_is_asked_for_something_else_is_refused(tmp_path, options, received):
+OTHERS = [
+    ({"optimizer": "adam"}, "optimizer Adam, in the backup SGD"),
+    ({"optimizer": "slow"}, "optimizer's learning_rate [^ ]*e-0[56], in the backup 0.0"),
+    ({"fitted": {"initial_epoch": 1}}, "initial_epoch 1, in the backup 0"),
+    ({"data": functools.partial(in_samples, size=1)}, "batches in an epoch 20, in the backup 5"),
+    ({"rho": 0.7}, "rho 0.7, in the backup 0.6"),
+    ({"rho": lambda epoch: 0.6}, "rho .*lambda.*, in the backup 0.6"),
+    ({"rho": et.Deadline(600)}, "rho Deadline of 600 s, in the backup 0.6"),
+    ({"interval": 3}, "interval 3, in the backup 2"),
+    ({"importance": weighted}, "importance weighted, in the backup weight_magnitude"),
+    ({"memory": "1 GiB"}, "memory 1 GiB, in the backup None"),
+    ({"compiled": {"statistics": "stored"}}, "statistics stored, in the backup batch"),
+    ({"data": functools.partial(in_samples, 1)}, r"checksum of samples \d+, in the backup \d+"),
+    (
+        {"loss": tf.keras.losses.SparseCategoricalCrossentropy()},
+        "loss .*'from_logits': False.*, in the backup .*'from_logits': True",
+    ),
+    (
+        {"loss": "sparse_categorical_crossentropy"},
+        r"loss \['sparse_categorical_crossentropy'\], in the backup .*'from_logits': True",
+    ),
+]
+
+
+def test_a_training_that_is_asked_for_something_else_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(networks.MORE_OPTIMIZERS, "slow", slow)
     given = {**CHEAP, "data": in_samples}
     killed(tmp_path, KillAt("on_epoch_begin", 1), **given)
-    with pytest.raises(ValueError, match=f"Received: {received}"):
-        train(tmp_path, **{**given, **options})
+    for options, received in OTHERS:
+        with pytest.raises(ValueError, match=f"Received: {received}"):
+            train(tmp_path, **{**given, **options})
     assert train(tmp_path, **given)["epochs"] == [0, 1, 2, 3]
 
 

@@ -1,9 +1,12 @@
 """The two files of a backup: one of them is good at any moment."""
 
+import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
+from faults import fuzz, run
 from interrupted import Kill, at_call, kill
 
 from elastic_tf.train import saved as backup
@@ -54,9 +57,9 @@ def test_every_kind_of_number_comes_back(tmp_path):
     assert repr(state.data) == repr(data)
     assert state.arrays.keys() == arrays.keys()
     for name, array in arrays.items():
-        assert state.arrays[name].dtype == array.dtype
-        assert state.arrays[name].shape == array.shape
-        assert state.arrays[name].tobytes() == array.tobytes()
+        found = state.arrays[name]
+        assert (found.dtype, found.shape) == (array.dtype, array.shape)
+        assert found.tobytes() == array.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -100,15 +103,14 @@ def test_the_other_file_is_taken_when_one_is_damaged(tmp_path, damage):
         slots.read()
 
 
-def test_a_backup_of_another_version_is_refused(tmp_path, monkeypatch):
+def test_a_backup_of_another_version_and_a_place_that_is_no_directory_are_refused(
+    tmp_path, monkeypatch
+):
     with monkeypatch.context() as patch:
         patch.setattr(backup, "VERSION", 99)
         written(tmp_path, 1)
     with pytest.raises(ValueError, match=r"b.npz' is of format 99, this version reads 3\. Remove"):
         Slots(tmp_path).read()
-
-
-def test_a_place_that_is_no_directory_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"directory that can be written.*file/backup.*Not a dir"):
         Slots(tmp_path / "file" / "backup").open()
@@ -122,3 +124,21 @@ def test_two_trainings_do_not_share_a_directory(tmp_path):
     one.close()
     two.open()
     two.close()
+
+
+@pytest.mark.filterwarnings("ignore:The other backup is taken")
+def test_damaged_files_are_refused_or_read_whole(tmp_path):
+    """A quick part of what `make faults` tries for an hour."""
+    found, failures = fuzz.tried(inputs=400, seed=1, folder=tmp_path)
+    assert failures == []
+    assert found["over_a_second"] == 0
+    for name, counts in found["outcomes"].items():  # both happen, or nothing was tried
+        assert counts["ValueError"] > 0, name
+    assert found["outcomes"]["history.jsonl"]["read"] > 0
+
+
+def test_the_documentation_states_what_was_found():
+    root = Path(__file__).resolve().parents[2]
+    parts = json.loads((root / "experiments/results/faults.json").read_text())
+    assert run.markdown(parts["kills"]["data"]) in (root / "elastic_tf/docs/keras.md").read_text()
+    assert all(row["as_expected"] for part in parts.values() for row in part["data"])

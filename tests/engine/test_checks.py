@@ -12,28 +12,13 @@ from elastic_tf.train.engine import checks
 from elastic_tf.train.engine.mixin import ElasticMixin
 
 
-def test_the_mixin_behind_the_model_is_refused():
+def test_a_mixin_behind_the_model_and_a_train_step_that_would_be_hidden_are_refused():
     with pytest.raises(TypeError, match=r"class Mine\(Subclassed, ElasticMixin\)\. Write elastic"):
-
-        class Mine(Subclassed, ElasticMixin):
-            pass
-
-
-def test_a_mixin_of_ones_own_may_be_mixed_in_further():
-    class Logging:
-        pass
-
-    class Mine(Logging, ElasticMixin, Subclassed):
-        pass
-
-    assert Mine.train_step is ElasticMixin.train_step
-
-
-def test_a_train_step_that_would_be_hidden_is_refused():
+        type("Mine", (Subclassed, ElasticMixin), {})
     with pytest.raises(TypeError, match="Mine, which inherits another one from OwnTrainStep"):
-
-        class Mine(ElasticMixin, OwnTrainStep):
-            pass
+        type("Mine", (ElasticMixin, OwnTrainStep), {})
+    further = type("Mine", (type("Logging", (), {}), ElasticMixin, Subclassed), {})
+    assert further.train_step is ElasticMixin.train_step
 
 
 def test_a_model_made_in_the_scope_of_a_strategy_is_refused():
@@ -52,10 +37,10 @@ def test_a_network_that_was_never_trained_is_told_of_and_no_other(moved):
     if moved is not None:
         one = (model.get_layer("one").bias, model.layers[2].moving_mean)[moved]
         one.assign([0.0, 0.0, 0.5, 0.0])
-    told = warnings.catch_warnings() if moved is not None else pytest.warns(match="is trained yet")
-    with told:
-        warnings.simplefilter("error" if moved is not None else "always")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         checks.warn_if_untrained(model)
+    assert ["is trained yet" in str(one.message) for one in told] == [True] * (moved is None)
 
 
 def test_several_optimizers_are_refused():
@@ -69,11 +54,7 @@ def test_a_batch_that_does_not_fit_is_named_and_the_reason_kept():
         with checks.batch_explained(images()):
             raise error
     assert seen.value.__cause__ is error
-
-
-def test_grey_images_for_a_network_of_colours_are_told_by_both_shapes():
-    inputs = L.Input((8, 8, 3))
-    model = ElasticModel(inputs, L.Flatten()(L.Conv2D(2, 3)(inputs)))
-    with pytest.raises(ValueError, match=r"reason: .*have value 3, but received .*\(4, 8, 8, 1\)$"):
-        with checks.batch_explained((tf.zeros((4, 8, 8, 1)), tf.zeros(4))):
-            model(tf.zeros((4, 8, 8, 1)), training=True)
+    model, grey = ElasticModel.from_model(network()), tf.zeros((4, 6, 6, 1))
+    with pytest.raises(ValueError, match=r"reason: .*have value 2, but received .*\(4, 6, 6, 1\)$"):
+        with checks.batch_explained((grey, tf.zeros(4))):
+            model(grey, training=True)

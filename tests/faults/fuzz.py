@@ -8,7 +8,6 @@ Example: python tests/faults/fuzz.py --inputs 100000 --out experiments/results/f
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import random
@@ -136,12 +135,15 @@ def damaged(target: Target, rng: random.Random) -> bytes:
     return b"".join(lines)
 
 
-def seconds_of(read: Callable[[], None]) -> float:
-    """Of computing; whatever comes of it."""
-    started = time.process_time()
-    with contextlib.suppress(Exception):
-        read()
-    return time.process_time() - started
+def outcome_of(target: Target) -> tuple[str, str, float]:
+    """Of reading: what came of it, the error if any, and the seconds of computing."""
+    started, outcome, text = time.process_time(), "read", ""
+    try:
+        target.read()
+    except Exception as error:
+        kinds = [one for one in (ValueError, OSError) if isinstance(error, one)]
+        outcome, text = kinds[0].__name__ if kinds else "failed", repr(error)
+    return outcome, text, time.process_time() - started
 
 
 def tried(inputs: int, seed: int, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -156,18 +158,11 @@ def tried(inputs: int, seed: int, folder: Path) -> tuple[dict[str, Any], list[di
         target = profile if half else rng.choice(runs) if number < inputs else backup
         data = damaged(target, rng)
         target.path.write_bytes(data)
-        started = time.process_time()
-        try:
-            target.read()
-            outcome = "read"
-        except (ValueError, OSError) as error:
-            outcome = "ValueError" if isinstance(error, ValueError) else "OSError"
-        except Exception as error:
-            outcome = "failed"
-            failures.append({"file": target.name, "error": repr(error), "input": repr(data[:2000])})
-        seconds = time.process_time() - started
+        outcome, error, seconds = outcome_of(target)
+        if outcome == "failed":
+            failures.append({"file": target.name, "error": error, "input": repr(data[:2000])})
         if seconds > SLOW:  # the interpreter tidies up now and then
-            seconds = min(seconds, *(seconds_of(target.read) for _ in range(2)))
+            seconds = min(seconds, *(outcome_of(target)[2] for _ in range(2)))
         slowest = max(slowest, seconds)
         slow += seconds > SLOW
         counts[target.name][outcome] += 1

@@ -9,8 +9,8 @@ order), "some 7" (chosen at random with that seed).
 import dataclasses
 import gc
 import tempfile
-import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,7 +134,8 @@ def check(case: Case) -> None:
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             trainers = [Trainer(case, Path(folder, str(k))) for k in range(1 + case.threads)]
-            _at_once(trainers)
+            run = ThreadPoolExecutor().map if case.threads else map
+            [*run(Trainer.run, trainers)]
             for trainer in trainers:
                 reference = Reference(case, trainer.outcome)
                 for number, item in enumerate(case.story):
@@ -143,28 +144,6 @@ def check(case: Case) -> None:
     finally:
         tf.keras.backend.clear_session()
         gc.collect()
-
-
-def _at_once(trainers: list[Any]) -> None:
-    """Run the stories, several of them in a thread each."""
-    if len(trainers) == 1:
-        trainers[0].run()
-        return
-    failed: list[BaseException] = []
-
-    def run(trainer: Any) -> None:
-        try:
-            trainer.run()
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=run, args=(trainer,)) for trainer in trainers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]
 
 
 def _compare(case: Case, reference: Any, outcome: Outcome, number: int) -> None:

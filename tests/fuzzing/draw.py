@@ -54,17 +54,15 @@ class Draw:
             "seed": self.one(*range(1000)),
         }
         if self.happens(0.4):
-            name = self.one(*kinds.OPTIONS)
-            fields["options"] = (name,)
+            fields["options"] = (self.one(*kinds.OPTIONS),)
         if self.happens(0.4):
             fields["story"] = (f"plan {self.plan()}", "fit")
         fields["events"] = self.events("plan", self.one(0, 1, 2))
         return fields
 
     def plan(self) -> str:
-        return self.one(
-            "all", "last 1", "last 2", "last 2", "last 4", f"some {self.one(*range(9))}"
-        )
+        some = f"some {self.one(*range(9))}"
+        return self.one("all", "last 1", "last 2", "last 2", "last 4", some)
 
     def place(self, epochs: int = 3, steps: int = 3) -> tuple[int, int]:
         return self.one(*range(epochs)), self.one(*range(-1, steps))
@@ -127,10 +125,6 @@ def _views(draw: Draw, fields: Fields) -> None:
     fields.update(path=draw.one("samples", "samples", "samples0"), model=draw.one(*ONE_HEAD))
 
 
-def _no_bias(draw: Draw, fields: Fields) -> None:
-    fields["bias"] = False
-
-
 def _counts(draw: Draw, fields: Fields) -> None:
     """A step count of each tensor: those that join late."""
     fields["optimizer"] = draw.one(*kinds.COUNTED)
@@ -161,12 +155,8 @@ def _again(draw: Draw, fields: Fields) -> None:
 
 def _replaced(draw: Draw, fields: Fields) -> None:
     """A plan that no step is made under."""
-    epoch, batch = draw.place(2, 2)
-    fields["events"] += tuple(At(epoch, batch, f"plan {draw.plan()}") for _ in range(2))
-
-
-def _rate(draw: Draw, fields: Fields) -> None:
-    fields["events"] += (At(*draw.place(), "lr 0.5"),)
+    place = draw.place(2, 2)
+    fields["events"] += tuple(At(*place, f"plan {draw.plan()}") for _ in range(2))
 
 
 def _set(**given: tuple[Any, ...]) -> Callable[[Draw, Fields], None]:
@@ -187,13 +177,15 @@ FEATURES: dict[str, Callable[[Draw, Fields], None]] = {
     "head": _head,
     "head_alone": _head_alone,
     "views": _views,
-    "no_bias": _no_bias,
+    "no_bias": _set(bias=(False,)),
     "counts": _counts,
     "saving": _saving,
     "broken": _broken,
     "again": _again,
     "replaced": _replaced,
-    "rate": _rate,
+    "rate": lambda draw, fields: fields.update(
+        events=(*fields["events"], At(*draw.place(), "lr 0.5"))
+    ),
     "keep": _set(keep=(0.0, 0.5)),
     "eager": _set(eager=(True,)),
     "weighted": _set(weights=("sample", "class")),

@@ -67,7 +67,8 @@ class Reference:
             self._plan = mask(what, len(self._plan))
         elif verb == "fit":
             plan = self._plan
-            self._fit()
+            with contextlib.suppress(Raised):
+                self._fit()
             self._plan = plan
             self._fits += 1
         elif verb == "solve":
@@ -87,38 +88,28 @@ class Reference:
     # One fit.
 
     def _fit(self) -> None:
-        with contextlib.suppress(Raised):
-            self._epochs()
-
-    def _epochs(self) -> None:
         case, self._stops = self.case, False
         selections = dict(self._outcome.selections[self._fits])
         for epoch in range(case.epochs):
-            if epoch in selections:
-                self._plan = selections[epoch]
+            self._plan = selections.get(epoch, self._plan)
             if case.solve and epoch == 0:
                 self._solve(case.views)
             self._act(epoch, -1)
-            self._epoch(epoch)
+            for batch, rows in enumerate(self._rows(epoch)):
+                if batch % case.steps_per_execution == 0:
+                    self._act(epoch, batch)
+                self._step(rows)
+                if self._stops and (batch + 1) % case.steps_per_execution == 0:
+                    return  # Keras asks after a step
             if self._stops:
                 return
-
-    def _epoch(self, epoch: int) -> None:
-        case = self.case
-        for batch, rows in enumerate(self._rows(epoch)):
-            if batch % case.steps_per_execution == 0:
-                self._act(epoch, batch)
-            self._step(rows)
-            if self._stops and (batch + 1) % case.steps_per_execution == 0:
-                return  # Keras asks after a step
 
     def _rows(self, epoch: int) -> list[np.ndarray]:
         """Numbers of the rows of each batch."""
         case = self.case
         if not case.on_samples:
-            return np.array_split(
-                np.arange(case.samples), range(case.batch, case.samples, case.batch)
-            )
+            starts = range(case.batch, case.samples, case.batch)
+            return np.array_split(np.arange(case.samples), starts)
         order = np.random.default_rng((case.seed, epoch)).permutation(case.samples)
         order = order[: case.steps * case.batch] + case.samples * (epoch % case.views)
         return list(order.reshape(case.steps, case.batch))
@@ -147,20 +138,15 @@ class Reference:
 
     def _step(self, rows: np.ndarray) -> None:
         chosen = np.flatnonzero(self._plan)
-        loss, gradients = self._gradients(rows, [self._tensors[k].variable for k in chosen])
+        gradients = self._gradients(rows, [self._tensors[k].variable for k in chosen])
         self._update(gradients)
-        return loss
 
-    def _gradients(self, rows: np.ndarray, variables: list[Any]) -> tuple[float, list[Any]]:
+    def _gradients(self, rows: np.ndarray, variables: list[Any]) -> list[Any]:
         """Of the mean loss; normalisations of which nothing is trained stand still."""
         x, y, weight = self._batch(rows)
-        norms = [
-            layer
-            for layer in self.model._flatten_layers()
-            if isinstance(layer, tf.keras.layers.BatchNormalization)
-            and layer.trainable_variables
-            and not {id(v) for v in layer.trainable_variables} & {id(v) for v in variables}
-        ]
+        kind, trained = tf.keras.layers.BatchNormalization, {*map(id, variables)}
+        norms = [layer for layer in self.model._flatten_layers() if isinstance(layer, kind)]
+        norms = [one for one in norms if trained.isdisjoint(map(id, one.trainable_variables))]
         for norm in norms:
             norm.trainable = False
         try:
@@ -172,7 +158,7 @@ class Reference:
         finally:
             for norm in norms:
                 norm.trainable = True
-        return float(loss), gradients
+        return gradients
 
     def _batch(self, rows: np.ndarray) -> tuple[list[Any], list[Any], Any]:
         (x, y, weight), samples = self._data, rows % self.case.samples

@@ -17,6 +17,15 @@ ONCE_FAILED = {
         story=("plan last 2", "fit"),
         events=(At(1, -1, "plan all"), At(2, -1, "plan last 2")),
     ),
+    "activations of other weights": Case(
+        path="samples",
+        samples=16,
+        story=("plan last 4", "fit"),
+        events=(
+            *(At(0, 0, "plan all"), At(0, 0, "cache"), At(0, 1, "plan last 4"), At(0, 1, "cache")),
+            *(At(0, 2, "plan all"), At(0, 3, "plan last 4"), At(1, 1, "plan last 2")),
+        ),
+    ),
     "weights that are set": Case(
         path="samples", story=("plan last 2", "fit"), events=(At(1, -1, "set"), At(1, 1, "scale 0"))
     ),
@@ -28,15 +37,24 @@ ONCE_FAILED = {
     ),
     "two threads": Case(threads=True),
 }
+ALWAYS = {
+    "order and views": Case(
+        path="samples", views=2, epochs=4, samples=8, story=("plan last 4", "fit")
+    ),
+    "class weights": Case(path="samples", weights="class", loss="sparse"),
+    "frozen normalisations": Case(model="conv", story=("plan last 2", "fit")),
+    "a layer used twice": Case(model="shared", story=("plan last 5", "fit")),
+    "a class of its own": Case(model="subclassed", story=("plan last 1", "fit")),
+}
 
 
 FEW = settings(deadline=None, database=None, derandomize=True, suppress_health_check=[*HealthCheck])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ONCE_FAILED)
-def test_what_once_failed_trains_as_the_reference(name):
-    check(ONCE_FAILED[name])
+@pytest.mark.parametrize("name", ONCE_FAILED | ALWAYS)
+def test_what_once_failed_and_what_all_else_needs_trains_as_the_reference(name):
+    check((ONCE_FAILED | ALWAYS)[name])
 
 
 @pytest.mark.slow

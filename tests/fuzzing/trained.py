@@ -1,6 +1,7 @@
 """The library's side of a random comparison: one story, told to `model.fit`."""
 
 import contextlib
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from fuzzing import kinds
 from fuzzing.case import Case, Outcome, Solved, disturbed, mask
-from interrupted import Kill, KillAt
+from interrupted import Kill, KillAt, untuned
 
 from elastic_tf import stack
 
@@ -44,10 +45,9 @@ class Trainer:
                 self._fit()
             elif verb == "solve":
                 x, y, weight = self._arrays()
-                if self.case.views > 1:
-                    self.solved(et.solve_head(self.model, self._data()["x"]))
-                else:
-                    self.solved(et.solve_head(self.model, x, y, sample_weight=weight))
+                given = (self._data()["x"],) if self.case.views > 1 else (x, y)
+                weight = None if self.case.views > 1 else weight
+                self.solved(et.solve_head(self.model, *given, sample_weight=weight))
             elif verb == "compile":
                 self._compile(self.model)
             else:
@@ -60,18 +60,18 @@ class Trainer:
         self.outcome.solved.append(Solved(solution, head.get_weights()))
 
     def _made(self) -> Any:
-        model = kinds.model(self.case, elastic=True)
-        self._compile(model)
+        self._compile(model := kinds.model(self.case, elastic=True))
         return model
 
     def _compile(self, model: Any) -> None:
-        case = self.case
+        case, losses = self.case, kinds.losses(self.case)
         several = case.steps_per_execution > 1
-        options = {"steps_per_execution": case.steps_per_execution} if several else {}
-        losses = kinds.losses(case)
-        loss = losses if len(losses) > 1 else losses[0]
         model.compile(
-            kinds.optimizer(case), loss, keep=case.keep, run_eagerly=case.eager, **options
+            kinds.optimizer(case),
+            losses if len(losses) > 1 else losses[0],
+            keep=case.keep,
+            run_eagerly=case.eager,
+            **({"steps_per_execution": case.steps_per_execution} if several else {}),
         )
 
     def _save(self, how: str) -> None:
@@ -101,28 +101,21 @@ class Trainer:
         if case.weights == "class":
             given["class_weight"] = kinds.CLASS_WEIGHTS
         if case.path == "arrays":
-            return {
-                **given, "x": x, "y": y, "sample_weight": weight,
-                "batch_size": case.batch, "shuffle": False,
-            }  # fmt: skip
-        if case.on_samples:
+            given.update(x=x, y=y, sample_weight=weight, batch_size=case.batch, shuffle=False)
+        elif case.on_samples:
             augment = kinds.augment if case.views > 1 else None
+            options = {"views": case.views, "augment": augment, "sample_weight": weight}
+            options.update(batch_size=case.batch, seed=case.seed)
             memory = 0 if case.path == "samples0" else None
-            options = {"views": case.views, "augment": augment, "memory": memory}
-            options.update(batch_size=case.batch, seed=case.seed, sample_weight=weight)
-            return {**given, "x": et.Samples(x, y, **options)}
-        whole = (x, y) if weight is None else (x, y, weight)
-        options = tf.data.Options()
-        options.autotune.enabled = False
-        batches = tf.data.Dataset.from_tensor_slices(whole).batch(case.batch).with_options(options)
-        if case.path == "dataset":
-            return {**given, "x": batches}
-
-        def generator() -> Any:
-            while True:
-                yield from batches.as_numpy_iterator()
-
-        return {**given, "x": generator(), "steps_per_epoch": case.steps}
+            given["x"] = et.Samples(x, y, memory=memory, **options)
+        else:
+            whole = (x, y) if weight is None else (x, y, weight)
+            batches = untuned(tf.data.Dataset.from_tensor_slices(whole).batch(case.batch))
+            given["x"] = batches
+            if case.path == "generator":
+                given["x"] = (one for _ in itertools.count() for one in batches.as_numpy_iterator())
+                given["steps_per_epoch"] = case.steps
+        return given
 
     def _fit(self) -> None:
         if self.case.kill is not None:
@@ -133,17 +126,15 @@ class Trainer:
         self._fits += 1
 
     def _fit_once(self, *more: Any) -> None:
-        case, callbacks = self.case, []
-        elastic = self._callback() if case.rhos else None
-        callbacks += [elastic] if elastic else []
-        callbacks += [Solver(self)] if case.solve else []
-        callbacks += [Acts(self, self._fits), *more]
-        given = self._data()
+        case, given = self.case, self._data()
+        elastic = [self._callback()] if case.rhos else []
+        solver = [Solver(self)] if case.solve else []
         if case.validation:
             given["validation_data"] = self._arrays()[:2]
+        given["callbacks"] = [*elastic, *solver, Acts(self, self._fits), *more]
         with contextlib.suppress(Stop):
-            self.model.fit(**given, epochs=case.epochs, verbose=0, callbacks=callbacks)
-        records = elastic.selections if elastic else []
+            self.model.fit(**given, epochs=case.epochs, verbose=0)
+        records = elastic[0].selections if elastic else []
         self.outcome.selections.append([(record.epoch, record.mask) for record in records])
 
     def _callback(self) -> Any:
@@ -195,36 +186,25 @@ class Acts(tf.keras.callbacks.Callback):
         self._act(batch)
 
     def _act(self, batch: int) -> None:
+        model, (x, y, _) = self.model, self._trainer._arrays()
         for do in self._trainer.case.acts(self._fit, self._epoch, batch):
             verb, _, what = do.partition(" ")
-            getattr(self, f"_{verb}")(what)
-
-    def _plan(self, what: str) -> None:
-        self.model.set_plan(mask(what, len(self.model.tensors)))
-
-    def _cache(self, what: str) -> None:
-        self.model.cache_prefix(self.params["epochs"] - self._epoch)
-
-    def _scale(self, what: str) -> None:
-        tensor = self.model.tensors[int(what) % len(self.model.tensors)]
-        tensor.assign(tensor * 1.3)
-
-    def _set(self, what: str) -> None:
-        self.model.set_weights(disturbed(self.model.get_weights(), int(what or 0)))
-
-    def _load(self, what: str) -> None:
-        self.model.load_weights(self._trainer.first)
-
-    def _lr(self, what: str) -> None:
-        rate = self.model.optimizer.learning_rate
-        rate.assign(rate * float(what))
-
-    def _evaluate(self, what: str) -> None:
-        x, y, _ = self._trainer._arrays()
-        self.model.evaluate(x, y, batch_size=self._trainer.case.batch, verbose=0)
-
-    def _stop(self, what: str) -> None:
-        self.model.stop_training = True
-
-    def _raise(self, what: str) -> None:
-        raise Stop
+            if verb == "plan":
+                model.set_plan(mask(what, len(model.tensors)))
+            elif verb == "cache":
+                model.cache_prefix(self.params["epochs"] - self._epoch)
+            elif verb == "scale":
+                tensor = model.tensors[int(what) % len(model.tensors)]
+                tensor.assign(tensor * 1.3)
+            elif verb == "set":
+                model.set_weights(disturbed(model.get_weights(), int(what or 0)))
+            elif verb == "load":
+                model.load_weights(self._trainer.first)
+            elif verb == "lr":
+                model.optimizer.learning_rate.assign(model.optimizer.learning_rate * float(what))
+            elif verb == "evaluate":
+                model.evaluate(x, y, batch_size=self._trainer.case.batch, verbose=0)
+            elif verb == "stop":
+                model.stop_training = True
+            else:
+                raise Stop

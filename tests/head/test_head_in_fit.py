@@ -14,14 +14,19 @@ from elastic_tf.train.head.solve import SolveHead, begin, solve_head
 from elastic_tf.train.samples import Samples
 
 
-def test_names_of_classes_are_refused_in_a_fit():
+def elastic(rate=0.05):
+    tf.keras.utils.set_random_seed(0)
+    model = ElasticModel.from_model(classifier())
+    model.compile(tf.keras.optimizers.SGD(rate), SCE(from_logits=True))
+    return model
+
+
+def test_names_of_classes_and_what_is_no_samples_are_refused_in_a_fit():
     x, y = np.zeros((8, 4), np.float32), np.array(["a", "b"] * 4)
-    model = ElasticModel.from_model(
-        tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
-    )
-    model.compile("adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     with pytest.raises(ValueError, match="Classes must be numbers.*return_inverse"):
-        model.fit(Samples(x, y, batch_size=4), callbacks=[SolveHead()], verbose=0)
+        elastic().fit(Samples(x, y, batch_size=4), callbacks=[SolveHead()], verbose=0)
+    with pytest.raises(TypeError, match="solve_head"):
+        elastic().fit(*clusters(), verbose=0, callbacks=[SolveHead()])
 
 
 def test_a_head_is_solved_on_all_views_whatever_is_kept(monkeypatch):
@@ -34,8 +39,7 @@ def test_a_head_is_solved_on_all_views_whatever_is_kept(monkeypatch):
         samples = Samples(
             x, y, sample_weight=weight, batch_size=5, augment=moved, views=2, memory=memory
         )
-        model = ElasticModel.from_model(classifier())
-        model.compile(tf.keras.optimizers.SGD(0.0), SCE(from_logits=True))
+        model = elastic(rate=0.0)
         if memory is None:  # outside of `fit`
             found.append(solve_head(model, samples))
         else:
@@ -60,35 +64,24 @@ def test_a_head_is_solved_on_all_views_whatever_is_kept(monkeypatch):
         assert found[-1].penalty == pytest.approx(found[0].penalty, rel=1e-3)
 
 
-def test_a_head_is_solved_at_the_beginning_of_a_fit_on_samples_alone():
-    model = ElasticModel.from_model(classifier())
-    model.compile("sgd", SCE(from_logits=True))
-    with pytest.raises(TypeError, match="solve_head"):
-        model.fit(*clusters(), verbose=0, callbacks=[SolveHead()])
-
-
 @pytest.mark.parametrize("rate", [0.05, 30.0])
 def test_a_head_is_solved_again_as_a_fit_ends_where_it_is_better(rate, deterministic):
     x, y = clusters()
 
     def trained(again):
-        tf.keras.utils.set_random_seed(0)
-        model = ElasticModel.from_model(classifier())
-        model.compile(tf.keras.optimizers.SGD(rate), SCE(from_logits=True))
+        model = elastic(rate)
         samples, head = Samples(x, y, batch_size=10), SolveHead(again=again)
         model.fit(samples, epochs=3, verbose=0, callbacks=[head])
         return model, samples, head.solution
 
     model, samples, first = trained(again=False)
-    expected = model.get_weights()
+    expected, said = model.get_weights(), contextlib.nullcontext()
     is_better = np.isfinite(expected[0]).all()
-    if is_better:
-        is_better = solve_head(model, samples, scale=first.scale).error <= first.error
+    is_better = is_better and solve_head(model, samples, scale=first.scale).error <= first.error
     assert is_better == (rate < 1.0)
     if is_better:
         expected = model.get_weights()
-    said = contextlib.nullcontext()
-    if not is_better:
+    else:
         said = pytest.warns(UserWarning, match="larger leave-one-out error than before.*rate")
     with said:
         found = trained(again=True)[0].get_weights()
@@ -100,10 +93,7 @@ def test_the_head_is_solved_on_the_weights_that_early_stopping_puts_back(determi
     x, y = clusters()
 
     def trained(*callbacks):
-        tf.keras.utils.set_random_seed(0)
-        model = ElasticModel.from_model(classifier())
-        model.compile(tf.keras.optimizers.SGD(0.05), SCE(from_logits=True))
-        samples = Samples(x, y, batch_size=10)
+        model, samples = elastic(), Samples(x, y, batch_size=10)
         options = {"epochs": 4, "verbose": 0, "validation_data": (x, y[::-1])}
         model.fit(samples, callbacks=[*callbacks], **options)
         return model.get_weights()

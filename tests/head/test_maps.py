@@ -25,6 +25,12 @@ def network(*ends, sizes=(None, None)) -> tf.keras.Model:
     return tf.keras.Model(inputs, x)
 
 
+def dense(*shape, loss=None) -> tf.keras.Model:
+    model = tf.keras.Sequential([L.Input(shape), L.Dense(3)])
+    model.compile("sgd", loss or SCE(True), metrics=["accuracy"] if loss is None else None)
+    return model
+
+
 def pixels(count=40, size=8, seed=0) -> tuple[np.ndarray, np.ndarray]:
     """Noise, and of each pixel which of its channels is larger, or that both are negative."""
     x = np.random.default_rng(seed).normal(size=(count, size, size, 2)).astype(np.float32)
@@ -42,15 +48,11 @@ def test_a_head_of_maps_is_that_of_all_their_positions(weights, shape, outputs):
     rows = np.eye(3)[number]
     y = {"numbers": number, "rows": rows, "values": rng.normal(size=rows.shape)}[outputs]
     loss = {"numbers": SCE(True), "rows": tf.keras.losses.CategoricalCrossentropy(True)}
-    model = tf.keras.Sequential([L.Input((*shape, 5)), L.Dense(3)])
-    model.compile("sgd", loss.get(outputs, "mse"))
+    model = dense(*shape, 5, loss=loss.get(outputs, "mse"))
     weight = {"samples": rng.uniform(0.5, 2.0, 9), "positions": rng.uniform(0.5, 2.0, (9, *shape))}
-    given = weight.get(weights)
+    given, places = weight.get(weights), shape[0] * shape[1]
     found = solve_head(model, x, y, sample_weight=given)
-    places = shape[0] * shape[1]
-    each = np.ones((9, places))
-    if given is not None:
-        each = each * given.reshape(9, -1)
+    each = np.ones((9, places)) * (1.0 if given is None else given.reshape(9, -1))
     wanted = (rows if outputs != "values" else y).reshape(-1, 3)
     groups = np.repeat(np.arange(9), places)
     ridge = Ridge(x.reshape(-1, 5).astype(np.float64), wanted, each.reshape(-1), groups=groups)
@@ -65,16 +67,14 @@ def test_a_head_of_maps_is_that_of_all_their_positions(weights, shape, outputs):
 def test_positions_of_large_maps_are_drawn_with_their_targets():
     x, y = pixels(size=20)
     x = np.concatenate([x, np.eye(3)[y]], axis=-1)  # the class is among the features
-    model = tf.keras.Sequential([L.Input((20, 20, 5)), L.Dense(3)])
-    model.compile("sgd", SCE(True), metrics=["accuracy"])
+    model = dense(20, 20, 5)
     assert solve_head(model, x, y).accuracy == 1.0
     assert model.evaluate(x, y, verbose=0)[1] == 1.0
 
 
 def test_views_of_a_sample_are_left_out_with_all_their_positions():
     x, y = pixels(6, 4)
-    model = tf.keras.Sequential([L.Input((4, 4, 2)), L.Dense(3)])
-    model.compile("sgd", SCE(True))
+    model = dense(4, 4, 2)
     once = solve_head(model, x, y)
     again = et.Samples(x, y, batch_size=4, augment=lambda image, seed: image, views=3)
     thrice = solve_head(model, again)

@@ -1,9 +1,5 @@
 """SGDW is that of TensorFlow Addons, bit for bit; fused Adam; and names."""
 
-from __future__ import annotations
-
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -43,12 +39,11 @@ def after_steps(optimizer, masks: list[list[bool]]) -> list[list[bytes]]:
         tf.Variable(tf.cast(rng.normal(size=shape), tf.float32), name=f"tensor{k}")
         for k, shape in enumerate([(4, 3), (3,), (6, 2)])
     ]
-    apply = functools.partial(optimizers.apply_selected, optimizer)
-    if isinstance(optimizer, tf.keras.optimizers.Optimizer):
-        optimizers.build(optimizer, variables)
-    else:  # TensorFlow Addons' is a legacy one
+    is_legacy = not isinstance(optimizer, tf.keras.optimizers.Optimizer)  # TensorFlow Addons'
+    if is_legacy:
         optimizer._create_all_weights(variables)
-        apply = lambda gradients, trained: optimizer.apply_gradients(zip(gradients, trained))  # noqa: E731
+    else:
+        optimizers.build(optimizer, variables)
 
     @tf.function
     def step(chosen: tuple[bool, ...], scale: tf.Tensor) -> None:
@@ -57,7 +52,11 @@ def after_steps(optimizer, masks: list[list[bool]]) -> list[list[bytes]]:
             loss = tf.reduce_sum(tf.square(tf.tanh(variables[0]) @ variables[1][:, None]))
             loss = (loss + tf.reduce_sum(tf.square(rows))) * scale
         trained = [variable for variable, on in zip(variables, chosen) if on]
-        apply(tape.gradient(loss, trained), trained)
+        gradients = tape.gradient(loss, trained)
+        if is_legacy:
+            optimizer.apply_gradients(zip(gradients, trained))
+        else:
+            optimizers.apply_selected(optimizer, gradients, trained)
 
     seen = []
     for count, mask in enumerate(masks):

@@ -17,20 +17,11 @@ def made(path, training):
     steady = 1.0 if training.rho is None else training.rho
     for epoch in range(EPOCHS):
         mask = np.arange(COUNT) >= COUNT * (1 - steady) - epoch
-        run.append_epoch(
-            {
-                "epoch": epoch + 1,
-                "loss": 2.0 - 0.5 * epoch,
-                "val_accuracy": 0.5 + 0.1 * epoch,
-                "seconds": 10.0 * steady,
-                "evaluation_seconds": 1.0,
-                "trained": to_ranges(mask),
-                "tensors": COUNT,
-            }
-        )
-    run.finish(
-        {"accuracy": 0.7, "seconds_with_evaluation": 33.0 * steady, "peak_memory_bytes": 5e8}
-    )
+        seconds = {"seconds": 10.0 * steady, "evaluation_seconds": 1.0}
+        found = {"epoch": epoch + 1, "loss": 2.0 - 0.5 * epoch, "val_accuracy": 0.5 + 0.1 * epoch}
+        run.append_epoch({**found, **seconds, "trained": to_ranges(mask), "tensors": COUNT})
+    result = {"accuracy": 0.7, "peak_memory_bytes": 5e8}
+    run.finish({**result, "seconds_with_evaluation": 33.0 * steady})
     return run
 
 

@@ -14,15 +14,6 @@ SECONDS = 600  # for a cell: only what hangs takes longer
 BYTES = 400_000
 
 
-def executed(path: Path, folder: Path) -> nbformat.NotebookNode:
-    """The notebook, run in `folder`; an error in a cell is raised."""
-    notebook = nbformat.read(path, as_version=4)
-    resources = {"metadata": {"path": str(folder)}}
-    client = NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources=resources)
-    asyncio.run(client.async_execute())
-    return notebook
-
-
 def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
@@ -50,7 +41,10 @@ def pictures(notebook: nbformat.NotebookNode) -> int:
     ],
 )
 def test_a_notebook_runs_from_the_top_and_its_findings_hold(path):
-    before, after = nbformat.read(path, as_version=4), executed(path, path.parent)
+    before, after = (nbformat.read(path, as_version=4) for _ in range(2))
+    resources = {"metadata": {"path": str(path.parent)}}
+    client = NotebookClient(after, timeout=SECONDS, kernel_name="python3", resources=resources)
+    asyncio.run(client.async_execute())  # raises what a cell raises
     assert pictures(after) == pictures(before)
     assert texts(after, "stdout")
 

@@ -22,9 +22,8 @@ def unpacked(tmp_path_factory) -> Path:
     copy = tmp_path_factory.mktemp("checkout")
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
-    shutil.copytree(
-        ROOT / "elastic_tf", copy / "elastic_tf", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    without = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "elastic_tf", copy / "elastic_tf", ignore=without)
     options = "--no-deps --no-build-isolation --no-index --disable-pip-version-check".split()
     command = [sys.executable, "-m", "pip", "wheel", *options, "-w", str(copy / "dist"), str(copy)]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from elastic_tf.train import optimizers, saved
 SAMPLES, FEATURES, BATCH = 20, 6, 4
 STEPS = SAMPLES // BATCH
 EPOCHS = 4
+PROFILE = et.TimingProfile.from_chain(t_dw=np.ones(8), t_dy=np.ones(8), t_forward=5.0)
 # Nothing to trace, and an optimizer of few ops.
 CHEAP = {"importance": et.importance.weight_magnitude, "optimizer": "sgd"}
 
@@ -75,26 +75,27 @@ def kill() -> None:
     raise Kill
 
 
-def kill_process() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def arrays() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(SAMPLES, FEATURES)).astype(np.float32)
     return x, rng.integers(0, CLASSES, SAMPLES)
 
 
-def shuffled() -> tf.data.Dataset:
-    """In another order at each pass."""
-    return sliced().shuffle(SAMPLES, seed=3).batch(BATCH)
+def untuned(data: tf.data.Dataset) -> tf.data.Dataset:
+    """TensorFlow 2.15 may wait a minute for its tuning thread at each end."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return data.with_options(options)
 
 
 def sliced() -> tf.data.Dataset:
     """Samples, one by one."""
-    options = tf.data.Options()
-    options.autotune.enabled = False  # TensorFlow 2.15 may wait a minute for its thread at each end
-    return tf.data.Dataset.from_tensor_slices(arrays()).with_options(options)
+    return untuned(tf.data.Dataset.from_tensor_slices(arrays()))
+
+
+def shuffled() -> tf.data.Dataset:
+    """In another order at each pass."""
+    return sliced().shuffle(SAMPLES, seed=3).batch(BATCH)
 
 
 def network(dropout: float) -> tf.keras.Model:
@@ -128,7 +129,7 @@ def train(
     given = {"x": shuffled()} if data is None else data()
     probe = given["x"] if data is None else shuffled()
     callback = et.ElasticCallback(
-        et.TimingProfile.from_chain(t_dw=np.ones(8), t_dy=np.ones(8), t_forward=5.0),
+        PROFILE,
         **{
             "rho": 0.6,
             "interval": 2,

@@ -30,7 +30,10 @@ MORE_OPTIMIZERS = {
     "adamw": lambda: K.AdamW(1e-2, weight_decay=1e-2),
     "rmsprop": lambda: K.RMSprop(1e-2, momentum=0.5, centered=True),
     "schedule": lambda: K.SGD(K.schedules.CosineDecay(0.1, 10), momentum=0.9),
+    "clipped": lambda: K.SGD(0.1, clipnorm=0.01),
+    "clipped_together": lambda: K.SGD(0.1, global_clipnorm=0.01),
     "scaled": lambda: tf.keras.mixed_precision.LossScaleOptimizer(K.Adam(1e-2)),
+    "scaled_fused": lambda: tf.keras.mixed_precision.LossScaleOptimizer(optimizers.adam(1e-2)),
     "scaled_sgdw": lambda: tf.keras.mixed_precision.LossScaleOptimizer(optimizers.sgdw(0.05)),
 }
 

@@ -1,8 +1,6 @@
 """The pages of the documentation, as text."""
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,17 +37,3 @@ def slugs(page: Path) -> set[str]:
     texts = [read(page), *(read((page.parent / other).resolve()) for other in others)]
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", "\n".join(texts)), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}
-
-
-def modules() -> set[str]:
-    """Every module of the package but its program."""
-    found = {path.relative_to(ROOT) for path in (ROOT / "elastic_tf").rglob("*.py")}
-    dotted = {".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in found}
-    return dotted - {"elastic_tf", "elastic_tf.__main__"}
-
-
-def definitions(path: Path) -> Iterator[ast.FunctionDef | ast.ClassDef]:
-    """The functions and classes of a file, those inside classes too."""
-    for node in ast.walk(ast.parse(read(path))):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            yield node

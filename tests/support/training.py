@@ -36,33 +36,24 @@ class Switch(tf.keras.callbacks.Callback):
 
     def __init__(self, *masks, batches=False):
         super().__init__()
-        self.masks = masks
-        self.batches = batches
 
-    def on_epoch_begin(self, epoch, logs=None):
-        if not self.batches:
-            self.model.set_mask(self.masks[epoch % len(self.masks)])
+        def switch(number, logs=None):
+            self.model.set_mask(masks[number % len(masks)])
 
-    def on_train_batch_begin(self, batch, logs=None):
-        if self.batches:
-            self.model.set_mask(self.masks[batch % len(self.masks)])
+        setattr(self, "on_train_batch_begin" if batches else "on_epoch_begin", switch)
 
 
-def elastic(
-    *, kind: str = "sgd", optimizer=None, source=network, loss=crossentropy, **options
-) -> ElasticModel:
+def elastic(*, kind="sgd", source=network, loss=crossentropy, **options) -> ElasticModel:
     tf.keras.utils.set_random_seed(0)
     model = ElasticModel.from_model(source())
-    model.compile(optimizer or MORE_OPTIMIZERS[kind](), loss(), **options)
+    model.compile(MORE_OPTIMIZERS[kind](), loss(), **options)
     return model
 
 
-def plain(
-    *, kind: str = "sgd", optimizer=None, source=network, loss=crossentropy, **options
-) -> tf.keras.Model:
+def plain(*, kind="sgd", source=network, loss=crossentropy, **options) -> tf.keras.Model:
     tf.keras.utils.set_random_seed(0)
     model = source()
-    model.compile(optimizer or MORE_OPTIMIZERS[kind](), loss(), **options)
+    model.compile(MORE_OPTIMIZERS[kind](), loss(), **options)
     if model.built and hasattr(model.optimizer, "build"):  # else traced twice, for the slots
         model.optimizer.build(model.trainable_variables)
     return model

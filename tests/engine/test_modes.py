@@ -1,4 +1,4 @@
-"""The registry of modes, and one that comes from outside the package."""
+"""The registry of modes, one that comes from outside the package, and what kernels cannot have."""
 
 import json
 
@@ -16,15 +16,14 @@ from elastic_tf.train.engine import modes
 
 pytestmark = pytest.mark.usefixtures("deterministic")
 L = tf.keras.layers
-MSE = tf.keras.losses.MeanSquaredError()
 
 
-def model(layer=None, **compiled):
+def model(*layers, optimizer=None):
     tf.keras.utils.set_random_seed(0)
-    layer = layer or L.Conv2D(4, 3, padding="same", use_bias=False)
-    layers = [L.Input((6, 6, 3)), layer, L.GlobalAveragePooling2D(), L.Dense(1)]
+    layers = layers or [L.Conv2D(4, 3, padding="same", use_bias=False)]
+    layers = [L.Input((6, 6, 3)), *layers, L.GlobalAveragePooling2D(), L.Dense(1)]
     made = et.ElasticModel.from_model(tf.keras.Sequential(layers))
-    made.compile(**{"optimizer": tf.keras.optimizers.SGD(0.1), "loss": MSE, **compiled})
+    made.compile(optimizer or tf.keras.optimizers.SGD(0.1), "mse")
     return made
 
 
@@ -36,11 +35,8 @@ def batch(count=4):
 @pytest.fixture
 def half_batch():
     """The mode of the guide, as it stands there."""
-    (text,) = [
-        text
-        for text in pages.blocks(pages.DOCS / "guides" / "modes.md", "python")
-        if "register" in text
-    ]
+    texts = pages.blocks(pages.DOCS / "guides" / "modes.md", "python")
+    (text,) = (text for text in texts if "register" in text)
     exec(text, {})
     yield
     del modes.MODES[100], plan.NAMES[100]
@@ -48,8 +44,7 @@ def half_batch():
 
 def test_a_mode_from_outside_trains_is_counted_and_written(half_batch):
     made, exact, (x, y) = model(), model(), batch()
-    where = np.array([True, False, False])
-    chosen = et.Plan.full(3).with_mode("half_batch", where)
+    chosen = et.Plan.full(3).with_mode("half_batch", np.array([True, False, False]))
     assert et.Plan.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
     before = made.tensors[0].numpy()
     made.set_plan(chosen)
@@ -76,23 +71,23 @@ def test_a_mode_needs_a_name_and_a_code_of_its_own():
         et.Plan.full(2).with_mode("filtered:3", np.array([True, False]))
 
 
-def some(made, channels, name="channels:1/2"):
-    return et.Plan.full(len(made.tensors)).with_channels(name, {0: channels})
+def some(made, channels):
+    return et.Plan.full(len(made.tensors)).with_channels("channels:1/2", {0: channels})
 
 
 @pytest.mark.parametrize(
-    ("layer", "channels", "received"),
+    ("layers", "channels", "received"),
     [
-        (None, [0, 1, 2], "Received: 3 up to number 2"),
-        (None, [1, 4], "Received: 2 up to number 4"),
-        (lambda: L.Conv2D(4, 3, kernel_regularizer="l2"), [0, 1], "'channels:1/2' for"),
-        (lambda: L.DepthwiseConv2D(3, depthwise_constraint="max_norm"), [0], "'channels:1/2' for"),
-        (lambda: L.Conv2D(6, 3, groups=3), [0, 1, 2], "'channels:1/2' for"),
-        (lambda: L.Conv2D(1, 3), [0], "'channels:1/2' for"),
+        ([], [0, 1, 2], "Received: 3 up to number 2"),
+        ([], [1, 4], "Received: 2 up to number 4"),
+        ([L.Conv2D(4, 3, kernel_regularizer="l2")], [0, 1], "'channels:1/2' for"),
+        ([L.DepthwiseConv2D(3, depthwise_constraint="max_norm")], [0], "'channels:1/2' for"),
+        ([L.Conv2D(6, 3, groups=3)], [0, 1, 2], "'channels:1/2' for"),
+        ([L.Conv2D(1, 3)], [0], "'channels:1/2' for"),
     ],
 )
-def test_channels_that_a_kernel_cannot_have_are_refused(layer, channels, received):
-    made = model(layer and layer())
+def test_channels_that_a_kernel_cannot_have_are_refused(layers, channels, received):
+    made = model(*layers)
     with pytest.raises(ValueError, match=received):
         made.set_plan(some(made, channels))
 
@@ -110,13 +105,10 @@ def test_channels_are_refused_where_an_optimizer_keeps_no_number_for_each_weight
 def test_channels_are_trained_on_what_is_kept_of_samples():
     def made():
         tf.keras.utils.set_random_seed(0)
-        layers = [L.Input((6, 6, 3)), L.DepthwiseConv2D(3, depth_multiplier=2)]
-        layers += [L.GlobalAveragePooling2D(), L.Dense(4), L.Dense(1)]
-        model = et.ElasticModel.from_model(tf.keras.Sequential(layers))
-        model.compile("sgd", MSE)
+        found = model(L.DepthwiseConv2D(3, depth_multiplier=2), L.Conv2D(4, 1))
         codes = np.where(np.arange(6) > 2, plan.EXACT, plan.FROZEN)
         codes[2] = plan.code_of("channels:1/2")
-        model.set_plan(et.Plan(codes, {2: [1, 2]}))
-        return model
+        found.set_plan(et.Plan(codes, {2: [1, 2]}))
+        return found
 
     assert_kept_alike(made, batch(8))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_networks import SAMPLES, chain, elastic, with_dropout
+from small_networks import SAMPLES, L, chain, elastic, with_dropout
 
 import elastic_tf as et
 from elastic_tf.cut import between, find_cut
@@ -12,8 +12,7 @@ from elastic_tf.train.engine.prefix import Forward
 
 
 def random_first():
-    layers = tf.keras.layers
-    return tf.keras.Sequential([layers.Input((8,)), layers.Dropout(0.5), layers.Dense(3)])
+    return tf.keras.Sequential([L.Input((8,)), L.Dropout(0.5), L.Dense(3)])
 
 
 def kinds_of(model, variables):
@@ -31,37 +30,30 @@ def kinds_of(model, variables):
     return kinds
 
 
-def test_cut_is_the_last_result_before_what_is_trained():
-    model = elastic(chain)
-    assert kinds_of(model, model.tensors[-2:]) == [("Relu", tf.float32, [6])]
-
-
-def test_nothing_is_cached_when_the_first_tensor_is_trained():
-    model = elastic(chain)
-    assert kinds_of(model, model.tensors) == []
-
-
-def test_nothing_is_cached_where_only_the_inputs_could_be():
-    assert kinds_of(elastic(with_dropout), ()) and not kinds_of(elastic(random_first), ())
-
-
-def test_cut_lies_before_what_is_drawn_at_random():
-    model = elastic(with_dropout)
-    # scaled, and then dropped
-    assert kinds_of(model, model.tensors[-2:]) == [("Mul", tf.float32, [6])]
+@pytest.mark.parametrize(
+    ("build", "trained", "expected"),
+    [
+        (chain, 2, [("Relu", tf.float32, [6])]),  # the last result before what is trained
+        (chain, 8, []),
+        (with_dropout, 2, [("Mul", tf.float32, [6])]),  # scaled, and then dropped
+        (random_first, 0, []),  # only the inputs could be kept
+    ],
+)
+def test_cut_lies_before_what_is_trained_or_drawn_at_random(build, trained, expected):
+    model = elastic(build)
+    assert kinds_of(model, model.tensors[len(model.tensors) - trained :]) == expected
 
 
 def residual():
     """A convolutional network with stochastic depth in its second block."""
-    layers = tf.keras.layers
-    inputs = x = layers.Input((8, 8, 3))
+    inputs = x = L.Input((8, 8, 3))
     for block in range(3):
-        before = x = layers.Conv2D(4, 3, padding="same", activation="swish")(x)
-        x = layers.BatchNormalization()(layers.Conv2D(4, 3, padding="same", use_bias=False)(x))
+        before = x = L.Conv2D(4, 3, padding="same", activation="swish")(x)
+        x = L.BatchNormalization()(L.Conv2D(4, 3, padding="same", use_bias=False)(x))
         if block == 1:
-            x = layers.Dropout(0.5, noise_shape=(None, 1, 1, 1))(x)
-        x = layers.Add()([x, before])
-    outputs = layers.Dense(3)(layers.GlobalAveragePooling2D()(x))
+            x = L.Dropout(0.5, noise_shape=(None, 1, 1, 1))(x)
+        x = L.Add()([x, before])
+    outputs = L.Dense(3)(L.GlobalAveragePooling2D()(x))
     model = et.ElasticModel.from_model(tf.keras.Model(inputs, outputs))
     model.compile("sgd", "mse", statistics="stored")
     return model

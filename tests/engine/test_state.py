@@ -1,7 +1,4 @@
-"""After `fit`, ended in whatever way, the model is as before but for its weights.
-
-And what an interrupted one finds again.
-"""
+"""What a model is after `fit`, however it ended, after `compile` and out of a file."""
 
 import contextlib
 
@@ -9,10 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from networks import crossentropy, fit, images, mask_of, network, values
-from training import UPPER, elastic
+from training import UPPER, elastic, read_again
 
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
+from elastic_tf.train import optimizers
 
 
 class Careless(tf.keras.callbacks.Callback):
@@ -79,22 +77,49 @@ def test_compile_keeps_a_plan_unless_it_is_for_other_tensors_even_as_many():
         model.set_mask(mask_of(model, "head"))
 
 
-def test_weights_that_are_loaded_leave_the_plan_alone_and_a_plain_model_reads_them(tmp_path):
-    model = elastic()
+@pytest.mark.parametrize(
+    ("kind", "ending"),
+    [("adam", ".weights.h5"), ("adamw", "checkpoint"), ("scaled_fused", ".keras")],
+)
+def test_training_goes_on_as_if_nothing_had_been_saved(kind, ending, tmp_path, deterministic):
+    model, path = elastic(kind=kind), str(tmp_path / f"model{ending}")
+    model.set_mask(mask_of(model, "head"))
+    fit(model)
+    model.set_mask(mask_of(model, *UPPER))
+    again = read_again(model, lambda: elastic(kind=kind), path)
+    assert model.mask.sum() == 4
+    for one in (model, again):
+        one.set_plan(None)
+        fit(one)
+    assert values(model.weights) == values(again.weights)
+    counts = getattr(optimizers.unwrapped(again.optimizer), "missed_steps", None)
+    if counts is not None:
+        assert counts.numpy().tolist() == [6] * 8 + [0, 0]
+
+
+def test_weights_in_a_file_are_those_of_a_plain_model_and_leave_the_plan_alone(tmp_path):
+    model, path = elastic(), tmp_path / "some.weights.h5"
     fit(model)  # which makes the slots
     model.set_mask(mask_of(model, "head"))
-    model.save_weights(tmp_path / "some.weights.h5")
-    model.set_mask(mask_of(model, *UPPER))
-    model.load_weights(tmp_path / "some.weights.h5")
-    assert model.mask.sum() == 4
+    model.save_weights(path)
+    model.load_weights(path)
+    assert model.mask.sum() == 2
     plain = tf.keras.models.clone_model(model)
-    plain.load_weights(tmp_path / "some.weights.h5")
+    plain.load_weights(path)
     assert values(plain.weights) == values(model.weights)
 
 
-def test_a_model_that_was_not_compiled_is_saved(tmp_path):
+@pytest.mark.parametrize("kind", ["uncompiled.keras", "exported"])
+def test_a_saved_model_is_loaded(kind, tmp_path):
+    model, path, (x, _) = elastic(kind="scaled"), str(tmp_path / kind), images()
+    if kind == "exported":
+        fit(model)
+        model.export(path)
+        again = tf.saved_model.load(path)
+        np.testing.assert_array_equal(model(x), again.serve(x))
+        return
     model = ElasticModel.from_model(network())
-    model.save(tmp_path / "uncompiled.keras")
-    loaded = tf.keras.models.load_model(tmp_path / "uncompiled.keras")
+    model.save(path)
+    loaded = tf.keras.models.load_model(path)
     assert type(loaded) is ElasticModel
     assert values(loaded.weights) == values(model.weights)
