@@ -1,12 +1,9 @@
 """Optimizers applied to some of the tensors that they are built over, which come and go."""
 
-import re
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from networks import MORE_OPTIMIZERS, K, chain, crossentropy, images, shared_state, values
-from training import loss_scale
 
 from elastic_tf import stack
 from elastic_tf.stack import gradient_registry
@@ -32,15 +29,11 @@ def test_build_makes_the_variables_of_a_plain_model_once(kind):
     plain.compile(MORE_OPTIMIZERS[kind](), crossentropy())
     plain.train_on_batch(x, y)
     optimizer, variables = MORE_OPTIMIZERS[kind](), chain().trainable_variables
-
     optimizers.build(optimizer, variables)
-    # Keras 3 counts optimizers of one name, and inside a loss scale optimizer adds that of its step
-    counted = r"^(?:loss_scale_optimizer\w*/(?=\w+/))?(\w+?)(?:_\d+)?/"
-    ours, theirs = (
-        [(re.sub(counted, r"\1/", v.name), v.shape) for v in part]
-        for part in (shared_state(optimizer), optimizers.state(plain.optimizer))
-    )
-    assert ours == theirs
+    ours, theirs = shared_state(optimizer), optimizers.state(plain.optimizer)
+    # without the names of optimizers, which Keras 3 counts
+    names = [[(v.name.rpartition("/")[2], v.shape) for v in part] for part in (ours, theirs)]
+    assert names[0] == names[1]
     before = optimizers.state(optimizer)
     optimizers.build(optimizer, variables)
     assert all(one is two for one, two in zip(before, optimizers.state(optimizer)))
@@ -86,26 +79,6 @@ def test_apply_selected_changes_the_selected_as_keras_and_no_bit_of_the_others(k
     assert values(ours) == values(theirs)
     assert values(shared_state(our_optimizer)) == values(shared_state(their_optimizer))
     assert values([ours[0], *left]) == before
-
-
-def test_apply_selected_skips_a_step_that_is_not_finite():
-    variables = tensors()
-    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(K.Adam(1e-2))
-    optimizers.build(optimizer, variables)
-    before, scale = values(variables), float(loss_scale(optimizer))
-    apply(optimizer, variables[1:3], [np.inf * tf.ones_like(v) for v in variables[1:3]])
-    assert values(variables) == before
-    assert float(loss_scale(optimizer)) == scale / 2
-
-
-def test_gradients_are_unscaled_and_none_where_the_loss_does_not_depend_on_the_tensor():
-    variables = tensors()
-    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(K.SGD(0.1))
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(variables[0])
-    gradient, none = optimizers.gradients(optimizer, tape, loss, variables[:2])
-    np.testing.assert_array_equal(gradient, np.ones((3, 2)))
-    assert none is None
 
 
 CORRECTING = {
