@@ -1,5 +1,6 @@
 """Step times foretold from a forward pass: against the ops of steps that are traced, not run."""
 
+import contextlib
 import random
 
 import numpy as np
@@ -7,7 +8,6 @@ import pytest
 import small_networks
 import tensorflow as tf
 from networks import L, mask_of, values
-from row_steps import RowStep
 from small_networks import elastic
 
 import elastic_tf as et
@@ -16,10 +16,31 @@ from elastic_tf.graph import needed_by
 from elastic_tf.memory.ops import inlined, nodes
 from elastic_tf.timing.step import StepFunction
 from elastic_tf.train import optimizers
+from elastic_tf.train.engine.prefix import NotCacheable
+from elastic_tf.train.engine.rows import RowTraining
 from elastic_tf.train.samples import Rows
 
 BATCH, MASKS = 4, 2
 COUNTED = set("Conv2D Conv2DBackpropInput Conv2DBackpropFilter MatMul BatchMatMulV2 Einsum".split())
+
+
+class RowStep(StepFunction):
+    """A step on `Rows`: what lies before the first trained tensor is computed now.
+
+    Of samples with `memory=0` it is computed in each step.
+    """
+
+    def __init__(self, model, mask, samples):
+        super().__init__(model, mask)
+        self._rows = RowTraining(model, samples)
+        with model._elastic.planned(self.plan):
+            self._rows.cache(model._trained(self.plan), epochs=2 * samples.views)
+        with contextlib.suppress(NotCacheable):  # traced whole when it is called
+            rows = Rows(tf.TensorSpec((samples.batch_size,), tf.int64))
+            self._function.get_concrete_function(rows)
+
+    def _step(self, data):
+        return self._rows.step(super()._step, data, self.model._trained(self.plan))
 
 
 def branches():
