@@ -183,17 +183,19 @@ def test_a_fit_on_inputs_that_are_not_finite_says_which(kind):
         model.fit(et.Samples(x, y), epochs=1, verbose=0)
 
 
-def test_missing_targets_are_taken_for_no_single_sample():
-    with pytest.raises(ValueError, match=r"`y` must be .* first. Received: none\.$"):
-        Samples(data()[0], batch_size=4)
-
-
 @pytest.mark.parametrize(
-    "options, message", [({"batch_size": 0}, "0"), ({"views": 2}, "views=2"), ({"seed": -1}, "-1")]
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "0"),
+        ({"views": 2}, "views=2"),
+        ({"seed": -1}, "-1"),
+        ({"y": None}, r"`y` must be .* first. Received: none\.$"),
+    ],
 )
-def test_options_out_of_range_are_refused(options, message):
+def test_options_out_of_range_and_missing_targets_are_refused(options, message):
+    given = {**dict(zip("xy", data())), "batch_size": 4, **options}
     with pytest.raises(ValueError, match=message):
-        Samples(*data(), **{"batch_size": 4, **options})
+        Samples(given.pop("x"), **given)
 
 
 class Served(tf.keras.callbacks.Callback):
@@ -263,12 +265,12 @@ def test_a_class_without_a_weight_is_refused(weights):
     said = r"classes up to 2|numbered from 0.*for|a dict of weights by class"
     with pytest.raises((ValueError, TypeError), match=said) as refused:
         Samples(data()[0][:4], CLASSES, batch_size=2).weighted(weights)
-    assert f"Received: {weights}" in str(refused.value)
+    assert str(weights) in str(refused.value)
 
 
 PEAK = """
 import elastic_tf as et
-import numpy as np, tensorflow as tf
+import numpy as np, resource, tensorflow as tf
 
 def read(count):
     one = np.ones((32, 32, 4), np.float32)
@@ -276,8 +278,7 @@ def read(count):
     return et.Samples(numbers.map(lambda k: (one + tf.cast(k, tf.float32), k))).arrays[0]
 
 def peak():
-    lines = open("/proc/self/status").read().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 read(1_000)
 before = peak()
