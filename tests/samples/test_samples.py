@@ -228,9 +228,10 @@ def test_selection_knows_what_a_cached_prefix_saves():
 
 
 def test_filling_costs_a_pass_for_each_view():
-    rows = RowTraining(elastic(chain), Samples(*data(), batch_size=4))
-    assert rows.fill_cost(5) == pytest.approx(0.2)
-    assert rows.fill_cost(1) == 1.0  # nothing is kept for one pass
+    samples = Samples(*data(), batch_size=4, augment=flipped, views=2)
+    rows = RowTraining(elastic(chain), samples)
+    assert rows.fill_cost(5) == pytest.approx(0.4)
+    assert not rows.keeps(2) and rows.fill_cost(2) == 1.0  # nothing is kept for one pass of each
 
 
 CLASS_WEIGHT = {0: 0.5, 2: 3.0, 1: 1.0}
