@@ -58,13 +58,6 @@ def normalises_last(layer: Any) -> bool:
     return is_last and not layer.renorm and layer.variable_dtype == "float32"
 
 
-def uses_stored(layer: Any, training: Any) -> bool:
-    """Whether a batch normalisation called so normalises by its stored statistics."""
-    if IS_KERAS2:
-        return layer._get_training_value(training) in (False, 0)
-    return not (training and layer.trainable)
-
-
 def kernel(layer: Any) -> Any:
     """Keras's variable of the kernel of a Dense, Conv2D or DepthwiseConv2D.
 
