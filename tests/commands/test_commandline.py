@@ -17,7 +17,7 @@ import pytest
 
 from elastic_tf import __main__ as program
 from elastic_tf.app import zoo
-from elastic_tf.app.commands import commandline, harness, train
+from elastic_tf.app.commands import commandline, harness, settings, train
 from elastic_tf.app.commands.commandline import option, parse, words_of
 from elastic_tf.app.pipelines import AUGMENTATIONS
 from elastic_tf.methods import baselines
@@ -71,13 +71,13 @@ def test_help_explains_every_field_and_keeps_the_example(capsys):
 
 
 def test_help_names_what_there_is():
-    assert train.MODELS == zoo.NAMES
-    assert train.METHODS == baselines.NAMES
-    assert train.OPTIMIZERS == optimizers.NAMES
-    assert train.DIGITS == tuple(harness.DOMAINS)
-    assert set(train.AUGMENTATIONS) == set(AUGMENTATIONS)
+    assert settings.MODELS == zoo.NAMES
+    assert settings.METHODS == baselines.NAMES
+    assert settings.OPTIMIZERS == optimizers.NAMES
+    assert settings.DIGITS == tuple(harness.DOMAINS)
+    assert set(settings.AUGMENTATIONS) == set(AUGMENTATIONS)
     within = [name for name in baselines.NAMES if baselines.get(name).needs_profile]
-    assert within == list(train.WITHIN_RHO)
+    assert within == list(settings.WITHIN_RHO)
 
 
 def test_refusals_and_missing_files_are_one_line_and_other_errors_keep_their_traceback(

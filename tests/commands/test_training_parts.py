@@ -6,7 +6,7 @@ from networks import crossentropy, images, network
 
 from elastic_tf.app import runs
 from elastic_tf.app.commands import harness, recording
-from elastic_tf.app.commands.train import Step
+from elastic_tf.app.commands.settings import Step
 from elastic_tf.model import ElasticModel
 from elastic_tf.plan import Plan
 from elastic_tf.train.engine import modes

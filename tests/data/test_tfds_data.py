@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from elastic_tf.app.commands import harness, train
+from elastic_tf.app.commands import commandline, harness, settings
 from elastic_tf.app.data import tfds_classes, tfds_images
 
 COUNT = 20  # images in each split of a made-up data set
@@ -75,7 +75,7 @@ def test_validation_is_split_off_the_training_split_and_test_is_whole(greys):
 def test_train_script_takes_a_data_set_by_its_name(greys, tmp_path):
     arguments = ["--data", "tfds:oxford_iiit_pet", "--out", str(tmp_path), "--input-size", "8"]
     arguments += ["--batch-size", "2"]
-    _, data = harness.with_images(train.parse(train.Train, "", arguments))
+    _, data = harness.with_images(commandline.parse(settings.Train, "", arguments))
     assert data.train.element_spec[0].shape == (2, 8, 8, 3)
     assert data.validation.cardinality() == 1
 

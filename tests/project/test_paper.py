@@ -8,7 +8,7 @@ import pytest
 from launches import Launches
 from paper_specs import FIGURES, TABLES, Training
 
-from elastic_tf.app.commands import compare, train
+from elastic_tf.app.commands import compare, settings
 from elastic_tf.app.commands.commandline import parse, words_of
 from elastic_tf.methods import baselines
 
@@ -25,11 +25,11 @@ def made(settings, run):
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_training_is_one_that_train_takes(scale, monkeypatch):
     # weights and photographs that the user brings
-    monkeypatch.setattr(train, "file", lambda name, value, what: value)
+    monkeypatch.setattr(settings, "file", lambda name, value, what: value)
     for training in TRAININGS.values():
         if training.model in SCALES[scale].models:
             words = words_of({**SCALES[scale].options(training), "out": "run"})
-            assert baselines.get(parse(train.Train, "", words).method).name == training.method
+            assert baselines.get(parse(settings.Train, "", words).method).name == training.method
 
 
 def test_paper_scale_is_the_setting_of_the_paper():

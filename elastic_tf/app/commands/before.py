@@ -14,7 +14,7 @@ import numpy as np
 
 from elastic_tf import arguments as checks
 from elastic_tf.app.commands.commandline import option, parse
-from elastic_tf.app.commands.train import DATA, Step, images
+from elastic_tf.app.commands.settings import DATA, Step, images
 from elastic_tf.files import directory, format_table
 from elastic_tf.timing.profile import TimingProfile
 

@@ -16,7 +16,7 @@ import numpy as np
 from elastic_tf import __version__
 from elastic_tf.app import runs
 from elastic_tf.app.commands.commandline import option, parse, words_of
-from elastic_tf.app.commands.train import Adaptation, Train
+from elastic_tf.app.commands.settings import Adaptation, Train
 from elastic_tf.files import directory, format_table, now, to_json, write_json
 from elastic_tf.timing import describe_device
 

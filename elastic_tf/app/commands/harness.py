@@ -12,8 +12,8 @@ import tensorflow as tf
 
 import elastic_tf as et
 from elastic_tf.app import class_folders, data
-from elastic_tf.app.commands.train import TFDS, Step, Train
-from elastic_tf.app.commands.train import images as check_images
+from elastic_tf.app.commands.settings import TFDS, Step, Train
+from elastic_tf.app.commands.settings import images as check_images
 from elastic_tf.app.data import ImageData, Labelled, Shift
 from elastic_tf.choose.budget.course import RATE
 from elastic_tf.train.head.targets import classifier_of

@@ -15,8 +15,8 @@ import numpy as np
 
 from elastic_tf.app import class_folders, runs
 from elastic_tf.app.commands.commandline import option, parse
-from elastic_tf.app.commands.train import DATA, Train
-from elastic_tf.app.commands.train import images as check_images
+from elastic_tf.app.commands.settings import DATA, Train
+from elastic_tf.app.commands.settings import images as check_images
 from elastic_tf.arguments import brief, count
 from elastic_tf.files import as_utf8
 

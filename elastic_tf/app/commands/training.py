@@ -16,7 +16,7 @@ import tensorflow as tf
 import elastic_tf as et
 from elastic_tf.app import runs
 from elastic_tf.app.commands import harness, recording
-from elastic_tf.app.commands.train import Train
+from elastic_tf.app.commands.settings import Train
 from elastic_tf.choose.budget.course import RATE, Course
 from elastic_tf.choose.budget.prior import prior_profile
 from elastic_tf.files import as_utf8, format_table
