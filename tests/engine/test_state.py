@@ -116,7 +116,7 @@ def test_a_saved_model_is_loaded(kind, tmp_path):
         fit(model)
         model.export(path)
         again = tf.saved_model.load(path)
-        np.testing.assert_array_equal(model(x), again.serve(x))
+        np.testing.assert_allclose(model(x), again.serve(x), rtol=1e-4, atol=1e-5)  # fused
         return
     model = ElasticModel.from_model(network())
     model.save(path)
