@@ -36,7 +36,7 @@ __all__ = ["litert"]
 
 _OPTIMIZERS = tf.keras.optimizers
 # What would change an update, and is not written.
-_FOREIGN = ("amsgrad", "clipnorm", "clipvalue", "global_clipnorm", "use_ema")
+_FOREIGN = ("amsgrad", "clipnorm", "clipvalue", "global_clipnorm")
 
 
 def litert(
@@ -147,7 +147,7 @@ def optimizer_settings(model: Any) -> dict[str, Any]:
     is_known = isinstance(inner, (_OPTIMIZERS.SGD, _OPTIMIZERS.Adam))
     if foreign or not is_known or type(inner) is _OPTIMIZERS.AdamW:
         raise ValueError(
-            "The optimizer must be SGD, SGDW, Adam or Shampoo, without clipping, averages or "
+            "The optimizer must be SGD, SGDW, Adam or Shampoo, without clipping or "
             f"weight decay but SGDW's. Received: {type(inner).__name__}"
             f"{foreign and ' with ' + foreign}. Compile the model with "
             "elastic_tf.train.optimizers.adam(1e-3), for instance."
